@@ -1,0 +1,4 @@
+//! AXP: park your own coding agent at someone's project, with a budget, and stay in control of every token.
+
+pub mod acp;
+pub mod worktree;

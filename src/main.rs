@@ -1,0 +1,3 @@
+//! The `axp` command.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Git worktrees, checkpoints, bundles and restore.
