@@ -1,0 +1,3 @@
+//! SQLite, embedded.
+/// SQLite, embedded.
+pub struct SqliteStore;
