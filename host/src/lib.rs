@@ -1,4 +1,6 @@
 //! The AXP host: an Agent Host Protocol server with leases, budgets, checkpoints and review.
 
+pub mod authority;
 pub mod outbox;
+pub mod rpc;
 pub mod store;
