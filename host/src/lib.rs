@@ -2,5 +2,7 @@
 
 pub mod authority;
 pub mod outbox;
+mod reads;
 pub mod rpc;
 pub mod store;
+pub mod time;

@@ -23,6 +23,8 @@ pub enum Outgoing {
 #[derive(Debug, Default)]
 struct Shared {
     queued: AtomicUsize,
+    replies: AtomicUsize,
+    drained: Notify,
     overflowed: AtomicBool,
     overflow: Notify,
 }
@@ -40,6 +42,13 @@ pub struct Outbox {
 pub struct Outlet {
     queue: mpsc::UnboundedReceiver<Outgoing>,
     shared: Arc<Shared>,
+}
+
+impl Drop for Outlet {
+    fn drop(&mut self) {
+        self.queue.close();
+        self.shared.drained.notify_waiters();
+    }
 }
 
 /// A queue that holds at most `limit` bytes of events.
@@ -67,7 +76,20 @@ impl Outbox {
 
     /// Queues the answer to a request.
     pub fn reply(&self, frame: String) -> bool {
+        self.shared.replies.fetch_add(frame.len(), Ordering::Relaxed);
         self.queue.send(Outgoing::Reply(frame)).is_ok()
+    }
+
+    /// Waits until the answers that wait to be sent are within the limit, or the connection is over.
+    pub async fn room(&self) {
+        loop {
+            // Registered before the look, so that a change after it is not missed.
+            let drained = self.shared.drained.notified();
+            if self.shared.replies.load(Ordering::Relaxed) <= self.limit || self.queue.is_closed() {
+                return;
+            }
+            drained.await;
+        }
     }
 
     /// Queues the end of the connection.
@@ -87,8 +109,15 @@ impl Outlet {
             biased;
             () = self.shared.overflow.notified() => None,
             item = self.queue.recv() => {
-                if let Some(Outgoing::Event(frame)) = &item {
-                    self.shared.queued.fetch_sub(frame.len(), Ordering::Relaxed);
+                match &item {
+                    Some(Outgoing::Event(frame)) => {
+                        self.shared.queued.fetch_sub(frame.len(), Ordering::Relaxed);
+                    }
+                    Some(Outgoing::Reply(frame)) => {
+                        self.shared.replies.fetch_sub(frame.len(), Ordering::Relaxed);
+                        self.shared.drained.notify_waiters();
+                    }
+                    _ => {}
                 }
                 item
             }

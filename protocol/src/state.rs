@@ -63,26 +63,29 @@ impl ChannelState {
             (Self::Chat(state), Action::Ahp(action)) => apply_action_to_chat(state, action),
             (Self::Changeset(state), Action::Ahp(action)) => apply_action_to_changeset(state, action),
             (Self::Exchange(state), Action::Axp(action)) => apply_to_exchange(state, action),
-            (Self::Executors(state), Action::Axp(action)) => match &**action {
-                AxpAction::ExecutorChanged { executor } => {
-                    state.entries.insert(executor.id.clone(), executor.clone());
-                    ReduceOutcome::Applied
-                }
-                _ => ReduceOutcome::OutOfScope,
-            },
-            (Self::Memory(state), Action::Axp(action)) => match &**action {
-                AxpAction::MemoryChanged { memory } => {
-                    state.entries.insert(memory.id.clone(), memory.clone());
-                    ReduceOutcome::Applied
-                }
-                _ => ReduceOutcome::OutOfScope,
-            },
+            (Self::Executors(state), Action::Axp(action)) => apply_to_executors(state, action),
+            (Self::Memory(state), Action::Axp(action)) => apply_to_memory(state, action),
             _ => ReduceOutcome::OutOfScope,
         }
     }
 }
 
-fn apply_to_exchange(state: &mut ExchangeState, action: &AxpAction) -> ReduceOutcome {
+/// Reducer of `axp-executors://`.
+pub fn apply_to_executors(state: &mut ExecutorRegistry, action: &AxpAction) -> ReduceOutcome {
+    let AxpAction::ExecutorChanged { executor } = action else { return ReduceOutcome::OutOfScope };
+    state.entries.insert(executor.id.clone(), executor.clone());
+    ReduceOutcome::Applied
+}
+
+/// Reducer of `axp-memory://`.
+pub fn apply_to_memory(state: &mut MemoryState, action: &AxpAction) -> ReduceOutcome {
+    let AxpAction::MemoryChanged { memory } = action else { return ReduceOutcome::OutOfScope };
+    state.entries.insert(memory.id.clone(), memory.clone());
+    ReduceOutcome::Applied
+}
+
+/// Reducer of `axp-session:/ID`.
+pub fn apply_to_exchange(state: &mut ExchangeState, action: &AxpAction) -> ReduceOutcome {
     match action {
         AxpAction::CommentAdded { comment } => {
             state.discussion.push(comment.clone());

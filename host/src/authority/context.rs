@@ -1,0 +1,75 @@
+//! What a new agent is told about the work so far (section 8).
+
+use ahp_types::state::{ResponsePart, ToolCallState, ToolResultContent};
+use axp_protocol::ProtocolError;
+use axp_protocol::canonical::hash;
+use axp_protocol::method::ContextAnswer;
+use serde_json::json;
+
+use super::state::Session;
+
+/// Composes the context text; never cut, an error says how far over it is.
+pub(crate) fn compose(session: &Session, max_chars: u64) -> Result<ContextAnswer, ProtocolError> {
+    let context = &session.exchange.context;
+    let header = json!({
+        "summary": context.summary,
+        "decisions": context.decisions,
+        "activeFiles": context.active_files,
+        "gitHead": context.git_head,
+    });
+    let mut text = format!(
+        "AXP session {} of {}, task {}. The work so far:\n{header}\n",
+        session.id, session.exchange.repository, session.exchange.task
+    );
+    let skip = usize::try_from(context.through_turn).unwrap_or(usize::MAX);
+    for turn in session.chat.turns.iter().skip(skip) {
+        text.push_str("\n[user]\n");
+        text.push_str(&turn.message.text);
+        text.push('\n');
+        for part in &turn.response_parts {
+            write_part(part, &mut text);
+        }
+    }
+    let chars = text.chars().count() as u64;
+    if chars > max_chars {
+        return Err(ProtocolError::context(format!(
+            "the context has {chars} characters, {} more than the {max_chars} asked for; ask for more with maxChars \
+             (up to 200000) or propose a shorter one with _axp/compact",
+            chars - max_chars
+        ))
+        .with_data(json!({ "chars": chars, "maxChars": max_chars, "over": chars - max_chars })));
+    }
+    let prefix_hash = hash(&json!({ "text": text }))
+        .map_err(|e| ProtocolError::internal(format!("the context cannot be hashed: {e}")))?;
+    Ok(ContextAnswer {
+        text,
+        prefix_hash,
+        revision: context.revision,
+        through_turn: context.through_turn,
+        memory_total: 0,
+        memory_included: 0,
+    })
+}
+
+fn write_part(part: &ResponsePart, text: &mut String) {
+    match part {
+        ResponsePart::Markdown(part) if !part.content.is_empty() => {
+            text.push_str("[assistant]\n");
+            text.push_str(&part.content);
+            text.push('\n');
+        }
+        ResponsePart::ToolCall(call) => {
+            if let ToolCallState::Completed(tool) = &call.tool_call {
+                let outcome = if tool.success { "done" } else { "failed" };
+                text.push_str(&format!("[tool {}: {outcome}]\n", tool.display_name));
+                for content in tool.content.iter().flatten() {
+                    if let ToolResultContent::Text(content) = content {
+                        text.push_str(&content.text);
+                        text.push('\n');
+                    }
+                }
+            }
+        }
+        _ => {}
+    }
+}
