@@ -40,13 +40,13 @@ impl fmt::Display for RequestId {
 /// A request with its params checked.
 #[derive(Debug)]
 pub(crate) enum Request {
-    Initialize(InitializeParams),
+    Initialize(Box<InitializeParams>),
     Reconnect(ReconnectParams),
     Subscribe { channel: Channel },
     Unsubscribe { channel: Channel },
     ListSessions(ListSessionsParams),
     CreateSession(NewSession),
-    DispatchAction(ActionDispatch),
+    DispatchAction(Box<ActionDispatch>),
     ResourceRead { session: Id, digest: Digest },
     Axp(Call),
     BlobPut { operation: Id, channel: Channel, upload: Upload },
@@ -218,7 +218,7 @@ fn request(method: &str, params: &str, frame: usize) -> Result<Request, Protocol
         channel: String,
     }
     Ok(match method {
-        "initialize" => Request::Initialize(parse_params(params)?),
+        "initialize" => Request::Initialize(Box::new(parse_params(params)?)),
         "reconnect" => Request::Reconnect(parse_params(params)?),
         "subscribe" => {
             Request::Subscribe { channel: Channel::parse(&parse_params::<Addressed>(params)?.channel)? }
@@ -228,7 +228,7 @@ fn request(method: &str, params: &str, frame: usize) -> Result<Request, Protocol
         }
         "listSessions" => Request::ListSessions(parse_params(params)?),
         "createSession" => Request::CreateSession(new_session(params)?),
-        "dispatchAction" => Request::DispatchAction(action_dispatch(params)?),
+        "dispatchAction" => Request::DispatchAction(Box::new(action_dispatch(params)?)),
         "resourceRead" => resource_read(params)?,
         _ => match Call::parse(method, params) {
             Some(call) => axp(call?)?,

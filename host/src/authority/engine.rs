@@ -359,8 +359,7 @@ impl Engine {
             return Ok(());
         }
         for id in sessions {
-            loop {
-                let Some(session) = self.state.sessions.get(&id) else { break };
+            while let Some(session) = self.state.sessions.get(&id) {
                 let next = follow_up(session, now);
                 if next.is_empty() {
                     break;
