@@ -1,5 +1,6 @@
 //! AXP: park your own coding agent at someone's project, with a budget, and stay in control of every token.
 
 pub mod acp;
+pub mod budget;
 pub mod client;
 pub mod worktree;
