@@ -45,7 +45,7 @@ pub enum StoreError {
     Damaged(String),
     /// SQLite said no: disk full, unwritable, corrupt.
     #[error("database: {0}")]
-    Sqlite(#[from] rusqlite::Error),
+    Sqlite(#[source] rusqlite::Error),
     /// The file system said no.
     #[error("{path}: {source}")]
     Io {

@@ -1,3 +1,0 @@
-//! SQLite, embedded.
-/// SQLite, embedded.
-pub struct SqliteStore;
