@@ -51,6 +51,8 @@ pub(super) struct Engine {
     reads: Reads,
     pub(super) settings: Settings,
     pub(super) state: State,
+    /// Channels the store had at start.
+    stored: HashSet<Channel>,
     pub(super) connections: HashMap<ConnectionId, Connection>,
     pub(super) subscribers: HashMap<Channel, BTreeSet<ConnectionId>>,
     deadlines: Deadlines,
@@ -76,13 +78,14 @@ impl Engine {
     pub(super) fn load(mut store: Box<dyn Store>, settings: Settings) -> Result<Self, StoreError> {
         let reader = store.reader()?;
         let reads = Reads::start(store.reader()?)?;
-        let state = load_state(&mut *store, &settings.repository)?;
+        let (state, stored) = load_state(&mut *store, &settings.repository)?;
         let mut engine = Self {
             store,
             reader,
             reads,
             settings,
             state,
+            stored,
             connections: HashMap::new(),
             subscribers: HashMap::new(),
             deadlines: Deadlines::default(),
@@ -111,6 +114,8 @@ impl Engine {
     /// Orphans what a previous process left running (section 7).
     pub(super) fn start_up(&mut self) -> Result<(), StoreError> {
         let now = (self.settings.clock)();
+        let missing: Vec<_> =
+            [Channel::Executors, Channel::Memory].into_iter().filter(|c| !self.stored.contains(c)).collect();
         let held: Vec<Id> = self
             .state
             .sessions
@@ -118,10 +123,15 @@ impl Engine {
             .filter(|s| s.exchange.lease.is_some())
             .map(|s| s.id.clone())
             .collect();
-        if held.is_empty() {
+        if held.is_empty() && missing.is_empty() {
             return Ok(());
         }
         self.begin()?;
+        for channel in missing {
+            if let Some(Ok(seed)) = self.state.snapshot(&channel) {
+                self.store.create_channel(&channel, &seed, self.state.seq)?;
+            }
+        }
         for id in held {
             if let Some(session) = self.state.sessions.get(&id) {
                 let events = decide::orphan(session, "the host restarted while the turn ran", now);
@@ -621,7 +631,7 @@ impl Engine {
             }
         }
         match load_state(&mut *self.store, &self.settings.repository) {
-            Ok(state) => {
+            Ok((state, _)) => {
                 self.state = state;
                 self.log_bytes.clear();
                 self.snapshot_sizes.clear();
@@ -674,8 +684,10 @@ fn input_hash(value: &serde_json::Value) -> Result<String, ProtocolError> {
     hash(value).map_err(|e| ProtocolError::internal(format!("the params cannot be hashed: {e}")))
 }
 
-fn load_state(store: &mut dyn Store, repository: &str) -> Result<State, StoreError> {
+/// The state as stored, and the channels it is made of.
+fn load_state(store: &mut dyn Store, repository: &str) -> Result<(State, HashSet<Channel>), StoreError> {
     let loaded = store.load()?;
+    let stored_channels = loaded.channels.iter().map(|c| c.channel.clone()).collect();
     let mut state = State::new(repository);
     state.seq = loaded.seq;
     state.blob_bytes = loaded.blob_bytes;
@@ -707,7 +719,7 @@ fn load_state(store: &mut dyn Store, repository: &str) -> Result<State, StoreErr
             state.apply(&stored.channel, &action);
         }
     }
-    Ok(state)
+    Ok((state, stored_channels))
 }
 
 /// A notification frame.
