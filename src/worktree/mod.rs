@@ -9,8 +9,10 @@
 //! names, where it saves a process for each question.
 
 mod admin;
+mod bundle;
 mod error;
 mod git;
+mod import;
 mod layout;
 mod names;
 mod progress;
