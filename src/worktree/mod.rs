@@ -10,16 +10,22 @@
 
 mod admin;
 mod bundle;
+mod create;
 mod error;
 mod git;
+mod handle;
 mod import;
 mod layout;
 mod names;
 mod progress;
 mod repository;
+mod restore;
 
+pub use create::Start;
 pub use error::WorktreeError;
 pub use git::MINIMUM_GIT;
+pub use handle::{BranchFate, Worktree};
 pub use names::{check_name, parse_commit_id};
 pub use progress::{Phase, Progress};
 pub use repository::Repository;
+pub use restore::{BundleFile, RestoreRequest, restore};
