@@ -10,6 +10,8 @@
 
 mod admin;
 mod bundle;
+mod changes;
+mod checkpoint;
 mod create;
 mod error;
 mod git;
@@ -17,10 +19,15 @@ mod handle;
 mod import;
 mod layout;
 mod names;
+mod position;
 mod progress;
 mod repository;
 mod restore;
+mod stage;
+mod stat;
 
+pub use changes::{BlobBytes, ChangeKind, FileChange};
+pub use checkpoint::{Artifact, CheckpointArtifacts, CheckpointOptions};
 pub use create::Start;
 pub use error::WorktreeError;
 pub use git::MINIMUM_GIT;
@@ -29,3 +36,4 @@ pub use names::{check_name, parse_commit_id};
 pub use progress::{Phase, Progress};
 pub use repository::Repository;
 pub use restore::{BundleFile, RestoreRequest, restore};
+pub use stat::{DiffStat, FileStat, diffstat};
