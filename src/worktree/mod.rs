@@ -26,6 +26,9 @@ mod restore;
 mod stage;
 mod stat;
 
+#[cfg(test)]
+mod tests;
+
 pub use changes::{BlobBytes, ChangeKind, FileChange};
 pub use checkpoint::{Artifact, CheckpointArtifacts, CheckpointOptions};
 pub use create::Start;
