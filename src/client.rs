@@ -313,6 +313,12 @@ impl AxpClient {
         self.call::<axp_protocol::method::params::Dispatch>(&params).await
     }
 
+    /// The same connection with another time limit for answers.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        Self { timeout, ..self.clone() }
+    }
+
     /// Says goodbye.
     pub async fn close(&self) {
         self.ahp.shutdown().await;
@@ -383,14 +389,14 @@ async fn request<P: Serialize, R: DeserializeOwned>(
     params: &P,
     timeout: Duration,
 ) -> Result<R, ClientError> {
-    let value: Value = ahp.request(method, params).await.map_err(|error| match error {
+    let late = || ClientError::Timeout { method: method.to_owned(), seconds: timeout.as_secs() };
+    let answer = tokio::time::timeout(timeout, ahp.request(method, params)).await.map_err(|_| late())?;
+    let value: Value = answer.map_err(|error| match error {
         ahp::ClientError::Rpc(e) if e.code == -32000 => ClientError::Lost,
         ahp::ClientError::Rpc(e) => {
             ClientError::Refused(ProtocolError { code: e.code, message: e.message, data: e.data })
         }
-        ahp::ClientError::Cancelled => {
-            ClientError::Timeout { method: method.to_owned(), seconds: timeout.as_secs() }
-        }
+        ahp::ClientError::Cancelled => late(),
         ahp::ClientError::Deserialization(e) => {
             ClientError::Answer { method: method.to_owned(), why: e.to_string() }
         }
