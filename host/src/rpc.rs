@@ -24,10 +24,7 @@ impl Peer {
     /// requests in flight, that is when some have been answered.
     pub async fn frame(&mut self, text: &str) {
         self.greeted = true;
-        self.outbox.reply(format!(
-            "{{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{{\"code\":-32601,\"message\":\"{}\"}}}}",
-            text.len()
-        ));
+        self.outbox.reply(format!("{{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{{\"code\":-32601,\"message\":\"{}\"}}}}", text.len()));
     }
 
     /// Answers a frame that passed the hard limit and was not read (−32043, `id: null`).
