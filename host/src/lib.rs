@@ -4,4 +4,5 @@ pub mod authority;
 pub mod config;
 pub mod outbox;
 pub mod rpc;
+pub mod server;
 pub mod store;
