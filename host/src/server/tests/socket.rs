@@ -62,8 +62,8 @@ async fn broken_frames_end_the_connection() {
 async fn no_greeting_in_time_ends_with_1008() {
     let host = Host::start(ServerSettings { hello: Duration::from_millis(50), ..Default::default() }).await;
     let mut client = host.connect().await;
-    client.send(Message::text("ping")).await.unwrap();
-    assert_eq!(next_text(&mut client).await, "ping");
+    // Talk that is no greeting changes nothing. On a slow machine the end may come before it.
+    let _ = client.send(Message::text("ping")).await;
     assert_eq!(close_code(&mut client).await, 1008);
 }
 
