@@ -194,6 +194,8 @@ impl Engine {
         if !self.connections.contains_key(&connection) {
             return;
         }
+        // What has run out by now has run out for this request.
+        self.expire();
         // These read state and change who hears of it; what was decided before them goes out first, so that a
         // snapshot and the first action after it neither overlap nor gap (section 5).
         let barrier = matches!(

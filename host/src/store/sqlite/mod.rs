@@ -308,6 +308,9 @@ fn connect(path: &Path, repository: &str) -> Result<Connection, StoreError> {
 /// The one name of the file, so that two paths to it meet at one lock.
 fn resolve(path: &Path) -> Result<PathBuf, StoreError> {
     if let Ok(whole) = path.canonicalize() {
+        if whole.is_dir() {
+            return Err(lock::io_error(path, std::io::ErrorKind::IsADirectory.into()));
+        }
         return Ok(whole);
     }
     let name = path.file_name().ok_or_else(|| {
