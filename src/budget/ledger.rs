@@ -58,7 +58,7 @@ pub struct Account {
 
 impl Account {
     /// File name: the account's hash, so that nothing in it can lead out of the folder.
-    fn file_name(&self) -> String {
+    pub(super) fn file_name(&self) -> String {
         let parts =
             [&self.host, &self.repository, &self.session, &self.grant].map(|s| format!("{}:{s}", s.len()));
         format!("{}.ledger", &sha256_hex(parts.concat().as_bytes())[..32])
@@ -265,7 +265,8 @@ fn parse(text: &[u8]) -> Result<(Vec<Record>, usize), usize> {
     Ok((records, whole))
 }
 
-fn create_private_folder(folder: &Path) -> std::io::Result<()> {
+/// Makes a folder that nobody else may enter.
+pub(super) fn create_private_folder(folder: &Path) -> std::io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]

@@ -2,8 +2,10 @@
 //! lease.
 
 mod clock;
+mod approval;
 mod ledger;
 
+pub use approval::{approve_limit, approved_limit};
 pub use clock::LeaseClock;
 pub use ledger::{Account, Ledger, LedgerError, Spending};
 

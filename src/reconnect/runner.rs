@@ -1,0 +1,335 @@
+//! One lease: an agent that waits for prompts, a heartbeat, and the turn that runs.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use ahp::reducers::apply_action_to_chat;
+use ahp_types::StateAction;
+use ahp_types::state::ChatState;
+use axp_protocol::action::{Action, AxpAction, Envelope};
+use axp_protocol::method::params;
+use axp_protocol::scalar::Uint;
+use axp_protocol::shape::{ExchangeState, Lease, SessionPhase};
+use axp_protocol::state::apply_to_exchange;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::donation::Donation;
+use super::emitter::Emitter;
+use super::event::{ParkEvent, StopReason};
+use super::heartbeat::{Heartbeat, LeaseEnd};
+use super::supervisor::{ParkError, ParkSpec};
+use super::turn::{Turn, TurnReport};
+use crate::acp::{Agent, Decision, PermissionBook};
+use crate::client::{AxpClient, Event, Events, operation_id, text};
+
+/// Why the park goes on with another attempt.
+#[derive(Debug)]
+pub(super) enum Again {
+    /// The connection or lease was lost.
+    Lost(String),
+    /// The agent had to be ended with its turn; another process takes the next one.
+    FreshAgent,
+}
+
+/// What to do next.
+enum Step {
+    Stop(StopReason),
+    Again(Again),
+    Failed(ParkError),
+}
+
+/// The turn that runs, and how to reach it.
+struct Running {
+    id: String,
+    /// Asks the agent to stop; the turn's work is still published.
+    cancel: CancellationToken,
+    /// Says that the host has ended the turn.
+    ended: CancellationToken,
+    /// Gives the host up: nothing more is sent.
+    abandon: CancellationToken,
+    permissions: PermissionBook,
+    work: Pin<Box<dyn Future<Output = TurnReport> + Send>>,
+}
+
+/// One lease, one agent process, one heartbeat.
+pub(super) struct Runner<'a> {
+    spec: &'a ParkSpec,
+    client: &'a AxpClient,
+    donation: &'a mut Donation,
+    lease: Lease,
+    heartbeat: Heartbeat,
+    exchange: ExchangeState,
+    chat: ChatState,
+    out: &'a mpsc::UnboundedSender<ParkEvent>,
+    stop: &'a CancellationToken,
+    turn: Option<Running>,
+    /// Whether this agent process has been told of the work so far.
+    informed: bool,
+}
+
+impl<'a> Runner<'a> {
+    #[expect(clippy::too_many_arguments, reason = "everything a lease depends on")]
+    pub(super) fn new(
+        spec: &'a ParkSpec,
+        client: &'a AxpClient,
+        donation: &'a mut Donation,
+        lease: Lease,
+        sent: Duration,
+        exchange: ExchangeState,
+        chat: ChatState,
+        out: &'a mpsc::UnboundedSender<ParkEvent>,
+        stop: &'a CancellationToken,
+    ) -> Self {
+        let heartbeat = Heartbeat::start(client, &spec.session, &lease, sent);
+        Self { spec, client, donation, lease, heartbeat, exchange, chat, out, stop, turn: None, informed: false }
+    }
+
+    fn tell(&self, event: ParkEvent) {
+        // Nobody watching is fine.
+        let _ = self.out.send(event);
+    }
+
+    /// Runs until the lease or the park is over. Afterwards no process of the agent is left.
+    pub(super) async fn run(
+        mut self,
+        agent: Agent,
+        events: &mut Events,
+    ) -> Result<Result<StopReason, Again>, ParkError> {
+        let mut idle = Some(agent);
+        let mut stopping = false;
+        let step = loop {
+            if self.turn.is_none() {
+                if stopping {
+                    break Step::Stop(StopReason::Asked);
+                }
+                if let Some(agent) = idle.take() {
+                    match self.next_turn(agent) {
+                        Ok(()) => {}
+                        Err(agent) => idle = Some(agent),
+                    }
+                }
+            }
+            tokio::select! {
+                end = self.heartbeat.ended() => break match end {
+                    LeaseEnd::NotRenewed(error) if error.is_transient() => Step::Again(Again::Lost(error.to_string())),
+                    LeaseEnd::NotRenewed(error) => self.lease_refused(error.to_string()),
+                    LeaseEnd::RanOut => Step::Again(Again::Lost("the lease ran out while this machine slept or was stalled".into())),
+                },
+                event = events.next() => match event {
+                    None => break Step::Again(Again::Lost("the connection to the host was lost".into())),
+                    Some(Event::Action(envelope)) => {
+                        if let Some(step) = self.apply(&envelope).await {
+                            break step;
+                        }
+                    }
+                    Some(_) => {}
+                },
+                report = work(&mut self.turn) => {
+                    self.turn = None;
+                    match self.turn_over(report) {
+                        Ok(agent) => idle = Some(agent),
+                        Err(step) => break step,
+                    }
+                }
+                error = exited(&mut idle) => break Step::Failed(error),
+                () = self.stop.cancelled(), if !stopping => {
+                    stopping = true;
+                    if let Some(turn) = &self.turn {
+                        turn.cancel.cancel();
+                    }
+                }
+            }
+        };
+        self.wind_up(step, idle).await
+    }
+
+    /// Starts the active turn unless there is none or it is paid for elsewhere; gives the agent back then.
+    fn next_turn(&mut self, agent: Agent) -> Result<(), Agent> {
+        let Some(active) = &self.chat.active_turn else { return Err(agent) };
+        if self.exchange.reservation.is_some() {
+            return Err(agent);
+        }
+        let id = active.id.clone();
+        self.tell(ParkEvent::TurnStarted { turn: id.clone(), text: active.message.text.clone() });
+        let cancel = CancellationToken::new();
+        let ended = CancellationToken::new();
+        let abandon = CancellationToken::new();
+        let permissions = agent.permissions();
+        let turn = Turn {
+            emitter: Emitter {
+                client: self.client.clone(),
+                session: self.spec.session.clone(),
+                epoch: self.lease.epoch,
+            },
+            journal: self.donation.journal.clone(),
+            ledger: self.donation.ledger.clone(),
+            worktree: self.donation.worktree.clone(),
+            published: self.donation.published.clone(),
+            limit: self.donation.limit(&self.exchange),
+            host_spent: self.exchange.grants.get(&self.donation.grant).map(|g| g.spent).unwrap_or_default(),
+            per_turn: self.spec.per_turn,
+            id: id.clone(),
+            text: active.message.text.clone(),
+            with_context: !self.informed && !self.chat.turns.is_empty(),
+            cancel: cancel.clone(),
+            ended: ended.clone(),
+            abandon: abandon.clone(),
+            out: self.out.clone(),
+        };
+        self.informed = true;
+        self.turn = Some(Running { id, cancel, ended, abandon, permissions, work: Box::pin(turn.run(agent)) });
+        Ok(())
+    }
+
+    /// Applies an action of the host; a step when it ends the lease.
+    async fn apply(&mut self, envelope: &Envelope) -> Option<Step> {
+        if envelope.rejection_reason.is_some() {
+            return None;
+        }
+        match &envelope.action {
+            Action::Ahp(action) if envelope.channel == self.chat.resource => {
+                match &**action {
+                    StateAction::ChatToolCallConfirmed(a) => {
+                        if let Some(turn) = self.turn.as_ref().filter(|t| t.id == a.turn_id) {
+                            let decision =
+                                Decision { approved: a.approved, option_id: a.selected_option_id.clone() };
+                            turn.permissions.decide(&a.tool_call_id, decision);
+                        }
+                    }
+                    StateAction::ChatToolCallReady(a) if a.options.is_some() => {
+                        self.tell(ParkEvent::PermissionAsked { tool: a.invocation_message.as_text().to_owned() });
+                    }
+                    StateAction::ChatTurnCancelled(a) => self.cancel_turn(&a.turn_id),
+                    StateAction::ChatError(a) => self.cancel_turn(&a.turn_id),
+                    _ => {}
+                }
+                apply_action_to_chat(&mut self.chat, action);
+                None
+            }
+            Action::Axp(action) if envelope.channel == self.exchange.resource => {
+                apply_to_exchange(&mut self.exchange, action);
+                match &**action {
+                    AxpAction::LeaseChanged { lease, status, .. } => {
+                        let ours = lease.as_ref().is_some_and(|l| l.epoch == self.lease.epoch);
+                        if ours { None } else { Some(self.lease_over(*status)) }
+                    }
+                    AxpAction::GrantChanged { grant } if grant.id == self.donation.grant => {
+                        self.limit_changed().await;
+                        None
+                    }
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// A turn that the host has ended: the agent stops, its work is kept.
+    fn cancel_turn(&self, id: &str) {
+        if let Some(turn) = self.turn.as_ref().filter(|t| t.id == id) {
+            turn.ended.cancel();
+            turn.cancel.cancel();
+        }
+    }
+
+    fn lease_over(&self, status: SessionPhase) -> Step {
+        if self.exchange.grants.get(&self.donation.grant).is_some_and(|g| g.revoked) {
+            return Step::Stop(StopReason::Revoked);
+        }
+        match status {
+            SessionPhase::Closed => Step::Stop(StopReason::Closed),
+            _ => Step::Again(Again::Lost("the host ended the lease".into())),
+        }
+    }
+
+    /// The host refused a renewal; what it sent before says why, or an attempt to claim will.
+    fn lease_refused(&self, why: String) -> Step {
+        match self.lease_over(self.exchange.status) {
+            Step::Again(_) => Step::Again(Again::Lost(why)),
+            step => step,
+        }
+    }
+
+    /// The donor changed the grant; on this machine it counts as far as the donor said so here.
+    async fn limit_changed(&mut self) {
+        let approved = crate::budget::approved_limit(&self.spec.state_folder, &self.donation.account);
+        if let Some(limit) = approved
+            && let Err(error) = self.donation.ledger.write(move |ledger| ledger.set_limit(limit)).await
+        {
+            self.tell(ParkEvent::Note(format!("the new limit could not be kept here: {error}")));
+        }
+        self.tell(ParkEvent::LimitChanged { limit: self.donation.limit(&self.exchange) });
+    }
+
+    fn turn_over(&mut self, report: TurnReport) -> Result<Agent, Step> {
+        if let Some(head) = report.published {
+            self.donation.published = Some(head);
+        }
+        match (report.agent, report.end) {
+            (Some(agent), Ok(())) => Ok(agent),
+            (agent, end) => {
+                drop(agent);
+                Err(match end {
+                    Ok(()) => Step::Again(Again::FreshAgent),
+                    Err(ParkError::Client(error)) if error.is_transient() => Step::Again(Again::Lost(error.to_string())),
+                    Err(error) => Step::Failed(error),
+                })
+            }
+        }
+    }
+
+    /// Ends the agent, and gives the lease back where it is still ours to give.
+    async fn wind_up(
+        mut self,
+        step: Step,
+        idle: Option<Agent>,
+    ) -> Result<Result<StopReason, Again>, ParkError> {
+        if let Some(turn) = self.turn.take() {
+            turn.abandon.cancel();
+            turn.cancel.cancel();
+            let report = turn.work.await;
+            if let Some(agent) = report.agent {
+                agent.stop().await;
+            }
+        }
+        if let Some(agent) = idle {
+            agent.stop().await;
+        }
+        if matches!(&step, Step::Stop(StopReason::Asked) | Step::Failed(_)) {
+            let release = async {
+                let release = params::Release {
+                    channel: text(&format!("axp-session:/{}", self.spec.session))?,
+                    operation_id: operation_id(),
+                    epoch: Uint::clamped(self.lease.epoch),
+                };
+                self.client.with_timeout(Duration::from_secs(5)).call::<params::Release>(&release).await
+            };
+            if let Err(error) = release.await {
+                self.tell(ParkEvent::Note(format!("the session could not be given back: {error}")));
+            }
+        }
+        match step {
+            Step::Stop(reason) => Ok(Ok(reason)),
+            Step::Again(again) => Ok(Err(again)),
+            Step::Failed(error) => Err(error),
+        }
+    }
+}
+
+/// The running turn's report; never without one.
+async fn work(turn: &mut Option<Running>) -> TurnReport {
+    match turn {
+        Some(turn) => (&mut turn.work).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Resolves when the idle agent dies; never while it works.
+async fn exited(idle: &mut Option<Agent>) -> ParkError {
+    match idle {
+        Some(agent) => agent.exited().await.into(),
+        None => std::future::pending().await,
+    }
+}
