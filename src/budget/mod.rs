@@ -1,8 +1,8 @@
 //! What is enforced on the donor's own machine, whatever the host says: the ledger of a grant and the clock of a
 //! lease.
 
-mod clock;
 mod approval;
+mod clock;
 mod ledger;
 
 pub use approval::{approve_limit, approved_limit};
