@@ -1,4 +1,5 @@
 //! AXP: park your own coding agent at someone's project, with a budget, and stay in control of every token.
 
 pub mod acp;
+pub mod sample;
 pub mod worktree;
