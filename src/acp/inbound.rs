@@ -80,11 +80,15 @@ impl Shared {
             Dispatch::Request(request, responder) => {
                 let permit = self.intake.budget.leave();
                 let (method, params) = request.into_parts();
-                if method == ASK && self.is_ours(&params) {
-                    self.ask(params, responder, permit);
-                    return Ok(());
+                if method != ASK {
+                    return responder.respond_with_error(acp::Error::method_not_found());
                 }
-                responder.respond_with_error(acp::Error::method_not_found())
+                if self.is_ours(&params) {
+                    self.ask(params, responder, permit);
+                } else {
+                    respond(responder, None);
+                }
+                Ok(())
             }
             Dispatch::Notification(notification) => {
                 let permit = self.intake.budget.leave();

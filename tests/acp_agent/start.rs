@@ -28,6 +28,19 @@ async fn a_missing_program_is_named() {
 }
 
 #[tokio::test]
+async fn the_environment_is_built_from_nothing() {
+    let folder = folder();
+    let mut spec = script(folder.path(), "env > seen; hello; next");
+    spec.agent_env = vec!["CARGO_PKG_NAME".into()];
+    start(&spec).await.expect("the agent starts").stop().await;
+    let seen = std::fs::read_to_string(folder.path().join("seen")).expect("the environment");
+    let names: Vec<&str> = seen.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    assert!(names.contains(&"PATH") && names.contains(&"CARGO_PKG_NAME"), "{names:?}");
+    assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some(), "there is something to leave out");
+    assert!(names.iter().all(|name| *name == "CARGO_PKG_NAME" || !name.starts_with("CARGO")), "{names:?}");
+}
+
+#[tokio::test]
 async fn another_protocol_version_is_refused() {
     let folder = folder();
     let error = refused(&script(folder.path(), r#"next; reply '{"protocolVersion":2}'; next"#)).await;

@@ -229,3 +229,34 @@ echo heard; next; say two; reply '{"stopReason":"end_turn"}'; next"#;
     assert_eq!(end(&first).dropped + end(&second).dropped, 4);
     agent.stop().await;
 }
+
+/// The example agent of the ACP TypeScript SDK 1.0, which asks for a permission in the middle of its turn.
+#[tokio::test]
+async fn the_sdk_example_agent_takes_a_turn() {
+    let Some(path) = std::env::var_os("AXP_SDK_AGENT") else {
+        eprintln!("skipped: AXP_SDK_AGENT does not name the SDK's dist/examples/agent.js");
+        return;
+    };
+    let folder = folder();
+    let mut spec = axp::acp::AgentSpec::new("node", vec![path], folder.path());
+    spec.start_timeout = std::time::Duration::from_secs(50);
+    spec.guard = Some(crate::agents::AXP.into());
+    let mut agent = start(&spec).await.expect("the agent starts");
+    for approved in [true, false] {
+        let ran = answered(&mut agent, if approved { "t1" } else { "t2" }, "hello", approved).await;
+        assert_eq!(end(&ran).outcome, Outcome::Complete);
+        assert_eq!(ran.asked().len(), 1);
+        assert_eq!(ran.results().len(), if approved { 2 } else { 1 }, "{:?}", ran.events);
+        assert_eq!((end(&ran).usage, end(&ran).cost_micros), (None, None));
+    }
+    let ran = turn(&mut agent, "t3", "hello", |event, cancel| {
+        if let TurnEvent::Emit(emission) = event
+            && emission.actions.iter().any(|action| asks(action).is_some())
+        {
+            cancel.cancel();
+        }
+    })
+    .await;
+    assert_eq!((end(&ran).outcome, end(&ran).must_stop), (Outcome::Cancelled, false));
+    agent.stop().await;
+}
