@@ -3,4 +3,5 @@
 pub mod acp;
 pub mod budget;
 pub mod client;
+pub mod sample;
 pub mod worktree;
