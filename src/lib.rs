@@ -2,6 +2,8 @@
 
 pub mod acp;
 pub mod budget;
+pub mod cli;
 pub mod client;
+pub mod reconnect;
 pub mod sample;
 pub mod worktree;

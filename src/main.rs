@@ -1,13 +1,24 @@
 //! The `axp` command.
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::Parser as _;
+
 fn main() -> ExitCode {
-    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // Parts of this program that are processes of their own; they have no command line for people.
+    let args: Vec<_> = std::env::args_os().skip(1).collect();
     match args.split_first() {
-        Some((name, rest)) if name == axp::acp::GUARD_COMMAND => axp::acp::guard_main(rest),
-        Some((name, _)) if name == axp::sample::SAMPLE_COMMAND => axp::sample::run(),
-        _ => ExitCode::from(2),
+        Some((name, rest)) if name == axp::acp::GUARD_COMMAND => return axp::acp::guard_main(rest),
+        Some((name, _)) if name == axp::sample::SAMPLE_COMMAND => return axp::sample::run(),
+        _ => {}
+    }
+    let cli = axp::cli::Cli::parse();
+    let color = cli.color();
+    match axp::cli::run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error.report(color);
+            error.code.into()
+        }
     }
 }

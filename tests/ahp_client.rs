@@ -1,5 +1,7 @@
 //! The unmodified AHP client against the host: what an ordinary AHP program sees of a session.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::collections::BTreeMap;

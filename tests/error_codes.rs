@@ -1,5 +1,7 @@
 //! Every error code of the protocol (section 6), produced through the socket.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 use std::collections::BTreeSet;

@@ -70,7 +70,10 @@ mod tests {
             backoff.healthy(start);
             backoff.next(start + Duration::from_secs(1), None);
         }
-        assert!(backoff.next(start, None) >= Duration::from_secs(8), "a host that accepts and drops is not hammered");
+        assert!(
+            backoff.next(start, None) >= Duration::from_secs(8),
+            "a host that accepts and drops is not hammered"
+        );
         backoff.healthy(start);
         assert!(backoff.next(start + Duration::from_secs(61), None) <= Duration::from_millis(501));
     }

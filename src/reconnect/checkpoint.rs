@@ -15,7 +15,9 @@ use super::emitter::Emitter;
 use super::event::ParkEvent;
 use super::journal::Journal;
 use crate::client::{ClientError, operation_id, text};
-use crate::worktree::{BlobBytes, CheckpointArtifacts, CheckpointOptions, FileChange, Phase, Worktree, WorktreeError};
+use crate::worktree::{
+    BlobBytes, CheckpointArtifacts, CheckpointOptions, FileChange, Phase, Worktree, WorktreeError,
+};
 
 /// Why a state of the work was not published. The work itself is in the worktree.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +52,8 @@ pub(super) async fn publish(
         return Ok(None);
     }
     let mut uploads = Uploads { emitter, known: HashMap::new(), done: 0, total: 0, out };
-    uploads.total = 2 + artifacts.files.iter().map(|f| f.before.iter().count() + f.after.iter().count()).sum::<usize>();
+    uploads.total =
+        2 + artifacts.files.iter().map(|f| f.before.iter().count() + f.after.iter().count()).sum::<usize>();
     let bundle = uploads.file(&bundle.path, "application/x-git-bundle").await?;
     let patch = uploads.file(&artifacts.patch.path, "text/x-patch").await?;
     let mut files = Vec::with_capacity(artifacts.files.len());
@@ -169,7 +172,12 @@ fn changed_file(file: &FileChange, before: Option<Value>, after: Option<Value>) 
         (Some(added), Some(removed)) => Some(json!({ "added": added, "removed": removed })),
         _ => None,
     };
-    ChangesetFile { id: file.path.clone(), edit: FileEdit { before, after, diff }, reviewed: None, meta: None }
+    ChangesetFile {
+        id: file.path.clone(),
+        edit: FileEdit { before, after, diff },
+        reviewed: None,
+        meta: None,
+    }
 }
 
 /// `file:///PATH` with PATH relative to the root of the repository, so that nothing of the contributor's machine

@@ -1,6 +1,5 @@
 //! What a park keeps for its whole life: one grant, its ledger, one worktree.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axp_protocol::method::{BlobData, params};
@@ -138,7 +137,10 @@ async fn worktree(
 }
 
 /// Fetches a checkpoint's bundle into a temporary file and checks its digest.
-pub(super) async fn download(
+///
+/// # Errors
+/// When the host does not give it, gives other bytes, or there is no room for it.
+pub async fn download(
     client: &AxpClient,
     session: &Id,
     checkpoint: &Checkpoint,
@@ -153,13 +155,10 @@ pub(super) async fn download(
     if axp_protocol::canonical::sha256_hex(&data) != checkpoint.bundle.sha256.as_str() {
         return Err(local(&"the host sent other bytes than it names"));
     }
-    let write = |path: Option<&Path>| -> std::io::Result<tempfile::NamedTempFile> {
-        let mut file = match path {
-            Some(path) => tempfile::NamedTempFile::new_in(path)?,
-            None => tempfile::NamedTempFile::new()?,
-        };
+    let write = || -> std::io::Result<tempfile::NamedTempFile> {
+        let mut file = tempfile::NamedTempFile::new()?;
         std::io::Write::write_all(&mut file, &data)?;
         Ok(file)
     };
-    write(None).map_err(|e| local(&e))
+    write().map_err(|e| local(&e))
 }

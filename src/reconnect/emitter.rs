@@ -35,7 +35,8 @@ struct Batch {
 
 impl Batch {
     fn add(&mut self, action: StateAction) {
-        if let (Some(StateAction::ChatDelta(last)), StateAction::ChatDelta(next)) = (self.actions.last_mut(), &action)
+        if let (Some(StateAction::ChatDelta(last)), StateAction::ChatDelta(next)) =
+            (self.actions.last_mut(), &action)
             && last.part_id == next.part_id
             && last.turn_id == next.turn_id
             && last.content.chars().count() + next.content.chars().count() <= DELTA_CHARS

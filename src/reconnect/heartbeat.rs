@@ -57,7 +57,13 @@ impl Drop for Heartbeat {
     }
 }
 
-async fn keep(client: AxpClient, channel: String, epoch: Uint, mut clock: LeaseClock, period: Duration) -> LeaseEnd {
+async fn keep(
+    client: AxpClient,
+    channel: String,
+    epoch: Uint,
+    mut clock: LeaseClock,
+    period: Duration,
+) -> LeaseEnd {
     loop {
         // The first renewal is due a period after the claim was sent, which may be a while ago.
         let waited = (period * 3).saturating_sub(clock.left(LeaseClock::now()));

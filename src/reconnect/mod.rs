@@ -14,5 +14,6 @@ mod runner;
 mod supervisor;
 mod turn;
 
+pub use donation::download;
 pub use event::{ParkEvent, StopReason};
 pub use supervisor::{AgentCommand, ParkError, ParkSpec, park};

@@ -21,7 +21,7 @@ use super::event::{ParkEvent, StopReason};
 use super::heartbeat::{Heartbeat, LeaseEnd};
 use super::supervisor::{ParkError, ParkSpec};
 use super::turn::{Turn, TurnReport};
-use crate::acp::{Agent, Decision, PermissionBook};
+use crate::acp::{Agent, AgentKiller, Decision, PermissionBook};
 use crate::client::{AxpClient, Event, Events, operation_id, text};
 
 /// Why the park goes on with another attempt.
@@ -50,6 +50,7 @@ struct Running {
     /// Gives the host up: nothing more is sent.
     abandon: CancellationToken,
     permissions: PermissionBook,
+    killer: AgentKiller,
     work: Pin<Box<dyn Future<Output = TurnReport> + Send>>,
 }
 
@@ -65,6 +66,8 @@ pub(super) struct Runner<'a> {
     out: &'a mpsc::UnboundedSender<ParkEvent>,
     stop: &'a CancellationToken,
     turn: Option<Running>,
+    /// The last turn that was worked on.
+    ended: Option<String>,
     /// Whether this agent process has been told of the work so far.
     informed: bool,
 }
@@ -83,7 +86,20 @@ impl<'a> Runner<'a> {
         stop: &'a CancellationToken,
     ) -> Self {
         let heartbeat = Heartbeat::start(client, &spec.session, &lease, sent);
-        Self { spec, client, donation, lease, heartbeat, exchange, chat, out, stop, turn: None, informed: false }
+        Self {
+            spec,
+            client,
+            donation,
+            lease,
+            heartbeat,
+            exchange,
+            chat,
+            out,
+            stop,
+            turn: None,
+            ended: None,
+            informed: false,
+        }
     }
 
     fn tell(&self, event: ParkEvent) {
@@ -105,10 +121,7 @@ impl<'a> Runner<'a> {
                     break Step::Stop(StopReason::Asked);
                 }
                 if let Some(agent) = idle.take() {
-                    match self.next_turn(agent) {
-                        Ok(()) => {}
-                        Err(agent) => idle = Some(agent),
-                    }
+                    idle = self.next_turn(agent);
                 }
             }
             tokio::select! {
@@ -127,7 +140,7 @@ impl<'a> Runner<'a> {
                     Some(_) => {}
                 },
                 report = work(&mut self.turn) => {
-                    self.turn = None;
+                    self.ended = self.turn.take().map(|turn| turn.id);
                     match self.turn_over(report) {
                         Ok(agent) => idle = Some(agent),
                         Err(step) => break step,
@@ -146,17 +159,18 @@ impl<'a> Runner<'a> {
     }
 
     /// Starts the active turn unless there is none or it is paid for elsewhere; gives the agent back then.
-    fn next_turn(&mut self, agent: Agent) -> Result<(), Agent> {
-        let Some(active) = &self.chat.active_turn else { return Err(agent) };
-        if self.exchange.reservation.is_some() {
-            return Err(agent);
+    fn next_turn(&mut self, agent: Agent) -> Option<Agent> {
+        let Some(active) = &self.chat.active_turn else { return Some(agent) };
+        // The end of a turn reaches us after its settlement was answered.
+        if self.exchange.reservation.is_some() || self.ended.as_ref() == Some(&active.id) {
+            return Some(agent);
         }
         let id = active.id.clone();
         self.tell(ParkEvent::TurnStarted { turn: id.clone(), text: active.message.text.clone() });
         let cancel = CancellationToken::new();
         let ended = CancellationToken::new();
         let abandon = CancellationToken::new();
-        let permissions = agent.permissions();
+        let (permissions, killer) = (agent.permissions(), agent.killer());
         let turn = Turn {
             emitter: Emitter {
                 client: self.client.clone(),
@@ -179,8 +193,16 @@ impl<'a> Runner<'a> {
             out: self.out.clone(),
         };
         self.informed = true;
-        self.turn = Some(Running { id, cancel, ended, abandon, permissions, work: Box::pin(turn.run(agent)) });
-        Ok(())
+        self.turn = Some(Running {
+            id,
+            cancel,
+            ended,
+            abandon,
+            permissions,
+            killer,
+            work: Box::pin(turn.run(agent)),
+        });
+        None
     }
 
     /// Applies an action of the host; a step when it ends the lease.
@@ -195,11 +217,14 @@ impl<'a> Runner<'a> {
                         if let Some(turn) = self.turn.as_ref().filter(|t| t.id == a.turn_id) {
                             let decision =
                                 Decision { approved: a.approved, option_id: a.selected_option_id.clone() };
-                            turn.permissions.decide(&a.tool_call_id, decision);
+                            // A question that is no longer open needs no answer.
+                            let _ = turn.permissions.decide(&a.tool_call_id, &decision);
                         }
                     }
                     StateAction::ChatToolCallReady(a) if a.options.is_some() => {
-                        self.tell(ParkEvent::PermissionAsked { tool: a.invocation_message.as_text().to_owned() });
+                        self.tell(ParkEvent::PermissionAsked {
+                            tool: a.invocation_message.as_text().to_owned(),
+                        });
                     }
                     StateAction::ChatTurnCancelled(a) => self.cancel_turn(&a.turn_id),
                     StateAction::ChatError(a) => self.cancel_turn(&a.turn_id),
@@ -215,7 +240,7 @@ impl<'a> Runner<'a> {
                         let ours = lease.as_ref().is_some_and(|l| l.epoch == self.lease.epoch);
                         if ours { None } else { Some(self.lease_over(*status)) }
                     }
-                    AxpAction::GrantChanged { grant } if grant.id == self.donation.grant => {
+                    AxpAction::GrantChanged { grant } if grant.id == self.donation.grant && !grant.revoked => {
                         self.limit_changed().await;
                         None
                     }
@@ -273,7 +298,9 @@ impl<'a> Runner<'a> {
                 drop(agent);
                 Err(match end {
                     Ok(()) => Step::Again(Again::FreshAgent),
-                    Err(ParkError::Client(error)) if error.is_transient() => Step::Again(Again::Lost(error.to_string())),
+                    Err(ParkError::Client(error)) if error.is_transient() => {
+                        Step::Again(Again::Lost(error.to_string()))
+                    }
                     Err(error) => Step::Failed(error),
                 })
             }
@@ -289,6 +316,10 @@ impl<'a> Runner<'a> {
         if let Some(turn) = self.turn.take() {
             turn.abandon.cancel();
             turn.cancel.cancel();
+            if !matches!(step, Step::Stop(StopReason::Asked)) {
+                // Nobody pays for it or takes its output any more, and the next holder must find it gone.
+                turn.killer.kill_now();
+            }
             let report = turn.work.await;
             if let Some(agent) = report.agent {
                 agent.stop().await;

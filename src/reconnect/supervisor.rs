@@ -219,7 +219,7 @@ async fn held(
     };
 
     let claimed = async {
-        register(spec, client, donation, agent.info().to_string()).await?;
+        register(spec, client, donation, agent_name(&agent)).await?;
         grant(spec, client, donation).await?;
         claim(spec, client, donation).await
     };
@@ -246,7 +246,7 @@ async fn held(
     let _ = out.send(ParkEvent::Parked {
         epoch: lease.epoch,
         worktree: donation.worktree.path().to_owned(),
-        agent: agent.info().to_string(),
+        agent: agent_name(&agent),
         grant: donation.grant.to_string(),
     });
     let runner = Runner::new(spec, client, donation, lease, sent, exchange, chat, out, stop);
@@ -256,13 +256,27 @@ async fn held(
     }
 }
 
+/// The agent's name, with its version where it tells one.
+fn agent_name(agent: &Agent) -> String {
+    let info = agent.info();
+    match &info.version {
+        Some(version) => format!("{} {version}", info.name),
+        None => info.name.clone(),
+    }
+}
+
 async fn snapshot<T: DeserializeOwned>(client: &AxpClient, channel: &str) -> Result<T, ParkError> {
     let snapshot = client.subscribe(channel).await?;
     Ok(serde_json::from_value(snapshot.state)
         .map_err(|e| ClientError::Answer { method: "subscribe".into(), why: e.to_string() })?)
 }
 
-async fn register(spec: &ParkSpec, client: &AxpClient, donation: &Donation, agent: String) -> Result<(), ParkError> {
+async fn register(
+    spec: &ParkSpec,
+    client: &AxpClient,
+    donation: &Donation,
+    agent: String,
+) -> Result<(), ParkError> {
     let name: String = agent.chars().take(128).collect();
     let capabilities = ["acp/v1", "git/bundle", "isolation/worktree"];
     let capabilities = capabilities.iter().map(|c| text(c)).collect::<Result<Vec<_>, _>>()?;

@@ -18,7 +18,7 @@ use super::emitter::Emitter;
 use super::event::ParkEvent;
 use super::journal::{Journal, Settlement};
 use super::supervisor::ParkError;
-use crate::acp::{Agent, TurnContext, TurnEnd, TurnEvent, TurnResult};
+use crate::acp::{Agent, Emission, Outcome, TurnContext, TurnEnd, TurnEvent};
 use crate::budget::turn_ceiling;
 use crate::client::{ClientError, operation_id, text};
 use crate::worktree::Worktree;
@@ -71,7 +71,11 @@ impl Turn {
     }
 
     /// Whether the agent can take another turn, and what ends the lease.
-    async fn steps(&self, agent: &mut Agent, published: &mut Option<String>) -> (bool, Result<(), ParkError>) {
+    async fn steps(
+        &self,
+        agent: &mut Agent,
+        published: &mut Option<String>,
+    ) -> (bool, Result<(), ParkError>) {
         let ceiling = match self.reserve().await {
             Ok(Some(ceiling)) => ceiling,
             // The turn is over already.
@@ -97,11 +101,14 @@ impl Turn {
             Ok(end) => {
                 let usage = self.usage(&end, &ceiling);
                 let outcome = match end.outcome {
-                    TurnResult::Complete => TurnOutcome::Complete,
-                    TurnResult::Cancelled => TurnOutcome::Cancelled,
-                    TurnResult::Error => TurnOutcome::Error,
+                    Outcome::Complete => TurnOutcome::Complete,
+                    Outcome::Cancelled => TurnOutcome::Cancelled,
+                    Outcome::Error => TurnOutcome::Error,
                 };
-                (end.usable, outcome, end.error, Some(usage), None)
+                if let Some(raw) = &end.raw_usage {
+                    self.keep_report(raw).await;
+                }
+                (!end.must_stop, outcome, end.error, Some(usage), None)
             }
         };
         if over_ceiling {
@@ -239,7 +246,7 @@ impl Turn {
                     match event {
                         // An emitter that has given up takes nothing more; the agent goes on or is stopped by it.
                         TurnEvent::Emit(emission) => drop(to_host.send(emission).await),
-                        TurnEvent::Cost { over_ceiling: true, .. } => {
+                        TurnEvent::Cost { exceeded: true, .. } => {
                             over.store(true, Ordering::Relaxed);
                             cancel.cancel();
                         }
@@ -249,7 +256,8 @@ impl Turn {
             }
         };
         let emit = {
-            let (emitter, cancel, abandon) = (self.emitter.clone(), self.cancel.clone(), self.abandon.clone());
+            let (emitter, cancel, abandon) =
+                (self.emitter.clone(), self.cancel.clone(), self.abandon.clone());
             async move {
                 let result = tokio::select! {
                     result = emitter.run(emissions) => result,
@@ -261,15 +269,18 @@ impl Turn {
                 result
             }
         };
-        let (end, (), emitted) = tokio::join!(agent.prompt(context, prompt, events, self.cancel.clone()), forward, emit);
+        let (end, (), emitted) =
+            tokio::join!(agent.prompt(context, prompt, events, self.cancel.clone()), forward, emit);
         let over = over.load(Ordering::Relaxed);
         let result = match (end, emitted) {
             (_, Err(error)) if error.is_transient() => Err(Failure::Lost(error)),
             (Err(error), _) => Err(Failure::Agent(error)),
             // The host has ended the turn: what the agent still said is of no interest to it.
-            (Ok(end), Err(error)) if matches!(error.code(), Some(codes::BUDGET | codes::STALE_LEASE)) => Ok(end),
+            (Ok(end), Err(error)) if matches!(error.code(), Some(codes::BUDGET | codes::STALE_LEASE)) => {
+                Ok(end)
+            }
             (Ok(end), Err(error)) => Ok(TurnEnd {
-                outcome: TurnResult::Error,
+                outcome: Outcome::Error,
                 error: Some(format!("the host refused the agent's output: {error}")),
                 ..end
             }),
@@ -298,11 +309,38 @@ impl Turn {
         }
     }
 
+    /// Keeps the agent's own report of its usage in the history. The turn does not depend on it.
+    async fn keep_report(&self, raw: &serde_json::Value) {
+        let data = raw.to_string().into_bytes();
+        let media_type = "application/vnd.axp.usage+json";
+        let kept = async {
+            let blob = self.emitter.upload(&data, media_type).await?;
+            let part = ahp_types::state::ResponsePart::ContentRef(ahp_types::state::ResourceResponsePart {
+                uri: blob.uri.to_string(),
+                size_hint: i64::try_from(blob.size).ok(),
+                content_type: Some(media_type.into()),
+                nonce: None,
+            });
+            let action =
+                ahp_types::actions::ChatResponsePartAction { turn_id: self.id.clone(), part, meta: None };
+            let actions = vec![ahp_types::StateAction::ChatResponsePart(action)];
+            let (sender, emissions) = mpsc::channel(1);
+            // The receiver is right here.
+            let _ = sender.send(Emission { blobs: vec![], actions }).await;
+            drop(sender);
+            self.emitter.clone().run(emissions).await
+        };
+        if let Err(error) = kept.await {
+            tracing::debug!(%error, "the agent's report of its usage was not kept");
+        }
+    }
+
     async fn publish(&self) -> Result<Option<(String, usize)>, CheckpointError> {
         let subject: String = self.text.lines().next().unwrap_or_default().chars().take(60).collect();
         let subject = if subject.trim().is_empty() { "Work of a parked agent".to_owned() } else { subject };
         let message = format!("{subject}\n\nAXP-Session: {}\nAXP-Turn: {}\n", self.emitter.session, self.id);
-        publish(&self.emitter, &self.journal, &self.worktree, self.published.as_deref(), message, &self.out).await
+        publish(&self.emitter, &self.journal, &self.worktree, self.published.as_deref(), message, &self.out)
+            .await
     }
 
     /// Ends the turn at the host and in the ledger.
@@ -335,7 +373,8 @@ impl Turn {
             Err(error) => return Err(error.into()),
         }
         let turn = self.id.clone();
-        let charge = if self.ended.is_cancelled() { *ceiling } else { charge };
+        let (charged, charge) =
+            if self.ended.is_cancelled() { (Usage::of_reservation(ceiling), *ceiling) } else { (charged, charge) };
         self.ledger.write(move |ledger| ledger.settle(&turn, charge)).await?;
         let spending = self.ledger.spending();
         let _ = self.out.send(ParkEvent::TurnEnded {
