@@ -2,5 +2,6 @@
 
 pub mod acp;
 pub mod budget;
+pub mod cli;
 pub mod client;
 pub mod worktree;

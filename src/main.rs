@@ -1,3 +1,17 @@
 //! The `axp` command.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    let cli = axp::cli::Cli::parse();
+    let color = cli.color();
+    match axp::cli::run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error.report(color);
+            error.code.into()
+        }
+    }
+}
