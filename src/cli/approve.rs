@@ -78,7 +78,7 @@ async fn answer(which: &Which, approve: bool, ctx: &Context) -> Result<(), CliEr
     }))?;
     let label = option.map(|o| format!(" ({})", reveal_line(&o.label, 80))).unwrap_or_default();
     let done = if approve { "Allowed" } else { "Denied" };
-    ctx.out.line(&format!("{done}: {}{label}", call.title()))
+    ctx.out.done(&format!("{done}: {}{label}", call.title()))
 }
 
 fn pick<'a>(

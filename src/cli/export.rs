@@ -64,7 +64,7 @@ pub(crate) async fn run(args: ExportArgs, ctx: &Context) -> Result<(), CliError>
     drop(spinner);
     let actions = history.get("actions").and_then(Value::as_array).map_or(0, Vec::len);
     ctx.out.json(&json!({ "session": session, "out": args.out, "actions": actions, "bytes": json.len() }))?;
-    ctx.out.line(&format!(
+    ctx.out.done(&format!(
         "Wrote {} with {actions} actions of session {session}, {}.",
         args.out.display(),
         bytes(json.len() as u64)

@@ -17,6 +17,8 @@ use crate::client::{AxpClient, ClientError, ConnectOptions, Credentials, Event, 
 const SILENCE: Duration = Duration::from_secs(20);
 /// Time it has to answer anything.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// Longest wait that a host may ask for.
+const ASKED: Duration = Duration::from_secs(300);
 /// First and longest wait before another attempt.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
@@ -139,7 +141,11 @@ impl Follower {
 
     fn lost(&mut self, error: ClientError) -> Update {
         self.link = None;
-        self.wait = backoff(self.attempt, rand::random::<f64>());
+        let asked = match &error {
+            ClientError::Http { retry_after: Some(seconds), .. } => Duration::from_secs(*seconds).min(ASKED),
+            _ => Duration::ZERO,
+        };
+        self.wait = backoff(self.attempt, rand::random::<f64>()).max(asked);
         self.attempt = self.attempt.saturating_add(1);
         Update::Lost { why: error.to_string(), wait: self.wait }
     }

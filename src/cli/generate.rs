@@ -59,8 +59,11 @@ pub fn man_pages() -> std::io::Result<Vec<(String, String)>> {
 fn page(file: String, command: clap::Command) -> std::io::Result<(String, String)> {
     let mut text = Vec::new();
     // No date: the same definition always gives the same page.
-    clap_mangen::Man::new(command).manual("AXP").render(&mut text)?;
-    Ok((file, String::from_utf8_lossy(&text).into_owned()))
+    let source = concat!("axp ", env!("CARGO_PKG_VERSION"));
+    clap_mangen::Man::new(command).manual("AXP").source(source).render(&mut text)?;
+    // The examples have a section of their own.
+    let text = String::from_utf8_lossy(&text).replace(".SH EXTRA\nEXAMPLES\n", ".SH EXAMPLES\n");
+    Ok((file, text))
 }
 
 /// Runs `axp __man`.

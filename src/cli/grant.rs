@@ -93,7 +93,7 @@ pub(crate) async fn grant(args: GrantArgs, ctx: &Context) -> Result<(), CliError
         approve_limit(&ledgers()?, &account, limit).map_err(|e| CliError::failed(e.to_string()))?;
         let changed = host.call::<params::Grant>(&params).await?;
         let left = allowance(&changed.limit.left(&changed.spent));
-        ctx.out.line(&format!("Grant {} is now {}; left: {left}.", changed.id, allowance(&changed.limit)))?;
+        ctx.out.done(&format!("Grant {} is now {}; left: {left}.", changed.id, allowance(&changed.limit)))?;
         exchange.grants.insert(changed.id.clone(), changed);
         return ctx.out.json(&listed(&exchange, args.grant.as_ref()));
     }
@@ -162,7 +162,7 @@ pub(crate) async fn revoke(args: RevokeArgs, ctx: &Context) -> Result<(), CliErr
     };
     host.call::<params::Revoke>(&params).await?;
     ctx.out.json(&json!({ "session": session, "grant": id }))?;
-    ctx.out.line(&format!("Revoked grant {id} of session {session}."))
+    ctx.out.done(&format!("Revoked grant {id} of session {session}."))
 }
 
 async fn exchange(host: &mut Host, session: &Id) -> Result<ExchangeState, CliError> {

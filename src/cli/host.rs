@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use axp_host::config::DEFAULT_PORT;
 use axp_host::run::{Overrides, run_from_config, stop_signal};
 use clap::Args;
 use serde_json::json;
@@ -65,7 +66,7 @@ fn find_or_make(ctx: &Context, listen: Option<SocketAddr>) -> Result<PathBuf, Cl
         .hint("run `axp init --repo OWNER/NAME`, or name a configuration with --config FILE"));
     };
     let repository = origin_name(&top).unwrap_or_else(|| local_name(&top));
-    let port = listen.map(|address| address.port()).filter(|port| *port != 0).unwrap_or(7331);
+    let port = listen.map(|address| address.port()).filter(|port| *port != 0).unwrap_or(DEFAULT_PORT);
     let made = set_up(&top, &repository, port)?;
     ctx.out.note(&format!(
         "Set up {} for {repository}.\n\nNext, in another terminal:\n{}\n",
@@ -89,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_repository_without_a_remote_has_a_name() {
-        assert_eq!(local_name(Path::new("/work/my project")), "local/my-project");
+        assert_eq!(local_name(Path::new("/src/my project")), "local/my-project");
         assert_eq!(local_name(Path::new("/")), "local/project");
     }
 }

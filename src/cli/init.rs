@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use axp_protocol::canonical::{hex, sha256_hex};
-use axp_protocol::scalar::Text;
-use axp_protocol::shape::Role;
+use axp_host::config::{Credential, DEFAULT_PORT, HostFile, HostLimits, new_token, token_digest};
+use axp_protocol::scalar::{Id, Text};
+use axp_protocol::shape::{AllSessions, Role, SessionScope};
 use clap::Args;
 use serde_json::json;
 
@@ -34,7 +35,7 @@ pub(crate) struct InitArgs {
     #[arg(long, value_name = "OWNER/NAME")]
     repo: Option<String>,
     /// Port of the host, on this machine only
-    #[arg(long, default_value_t = 7331)]
+    #[arg(long, default_value_t = DEFAULT_PORT)]
     port: u16,
     /// Folder to put .axp/ into [default: top of the Git repository here, else the current folder]
     #[arg(long, value_name = "DIR")]
@@ -77,7 +78,7 @@ pub(crate) fn run(args: &InitArgs, ctx: &Context) -> Result<(), CliError> {
         "profiles": profiles,
         "exclude": made.exclude,
     }))?;
-    ctx.out.line(&format!(
+    ctx.out.done(&format!(
         "Set up {} for {}: host.json and profiles for maintainer, contributor, observer and verifier.",
         folder.join(FOLDER).display(),
         made.repository
@@ -128,19 +129,28 @@ pub(crate) fn set_up(folder: &Path, repository: &str, port: u16) -> Result<Made,
     let mut files = Vec::new();
     let mut credentials = Vec::new();
     for (role, path) in &profiles {
-        let token = hex(&rand::random::<[u8; 32]>());
-        credentials.push(json!({
-            "id": role.as_str(), "role": role, "sessions": "*", "tokenSha256": sha256_hex(token.as_bytes()),
-        }));
+        let token = new_token();
+        credentials.push(Credential {
+            id: Id::new(role.as_str()).map_err(CliError::failed)?,
+            role: *role,
+            sessions: SessionScope::All(AllSessions::All),
+            token_sha256: token_digest(&token),
+        });
         files.push((path.clone(), pretty(&Credentials { url: url.clone(), token })?));
     }
-    let host = json!({
-        "repository": repository,
-        "listen": format!("127.0.0.1:{port}"),
-        "database": "axp.db",
-        "allowedOrigins": [],
-        "credentials": credentials,
-    });
+    let host = HostFile {
+        repository: Text::new(repository).map_err(CliError::usage)?,
+        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+        database: "axp.db".into(),
+        allowed_origins: vec![],
+        credentials,
+        limits: HostLimits::default(),
+    };
+    let mut host = serde_json::to_value(&host).map_err(|e| CliError::failed(e.to_string()))?;
+    if let Some(host) = host.as_object_mut() {
+        // What the file does not say follows the defaults of later versions.
+        host.remove("limits");
+    }
     files.push((config.clone(), pretty(&host)?));
 
     // First, so that Git never sees the tokens.

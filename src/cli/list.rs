@@ -72,12 +72,17 @@ pub(crate) async fn sessions(args: SessionsArgs, ctx: &Context) -> Result<(), Cl
             vec![
                 one_line(id_of(s), 128),
                 activity(s).to_owned(),
-                one_line(&s.modified_at, 19).replace(['T', '…'], " ").trim_end().to_owned(),
+                minute(&s.modified_at),
                 one_line(&s.title, 72),
             ]
         })
         .collect();
     ctx.out.line(&table(ctx.out.style(), &["SESSION", "STATE", "CHANGED (UTC)", "TITLE"], &rows))
+}
+
+/// The date and the minute of an RFC 3339 text.
+fn minute(time: &str) -> String {
+    one_line(time.get(..16).unwrap_or(time), 16).replace('T', " ")
 }
 
 fn activity(summary: &SessionSummary) -> &'static str {

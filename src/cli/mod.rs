@@ -50,11 +50,13 @@ const EXAMPLES: &str = "EXAMPLES
   axp park SESSION --cost 1.00 -- AGENT    a contributor parks an agent, in their clone
   axp prompt SESSION \"Fix it\" --wait       give it something to do and follow it
 
-Exit codes: 0 done, 1 failed (a turn that ended in an error, too), 2 usage, 3 not permitted, 4 conflict or stale,
-5 budget, 6 host unreachable, 130 interrupted.
+EXIT CODES
+  0 done · 1 failed, or a turn that ended in an error · 2 usage · 3 not permitted
+  4 conflict or stale · 5 budget · 6 host unreachable · 130 interrupted
 
-Profiles are {url, token} in .axp/ROLE.json, found here or in a folder above. AXP_URL and AXP_TOKEN together replace
-them; --profile wins over both.";
+PROFILES
+  A profile is {url, token} in .axp/ROLE.json, found here or in a folder above.
+  AXP_URL and AXP_TOKEN together replace it; --profile wins over both.";
 
 /// Park your own coding agent at someone's project, with a budget, and stay in control of every token
 ///
@@ -86,8 +88,9 @@ struct Global {
     /// Say more on stderr; twice for still more
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
-    /// When to colour
-    #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    /// When to colour: auto, always or never
+    #[arg(long, global = true, default_value_t = Color::Auto, value_name = "WHEN")]
+    #[arg(value_enum, hide_possible_values = true, hide_default_value = true)]
     color: Color,
 }
 

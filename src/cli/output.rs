@@ -135,6 +135,11 @@ impl Output {
         self.print(&format!("{text}\n"))
     }
 
+    /// Confirms on stdout that something was done; nothing with `-q` or `--json`.
+    pub(crate) fn done(&self, text: &str) -> Result<(), CliError> {
+        if self.quiet { Ok(()) } else { self.line(text) }
+    }
+
     /// Prints a result for a program, one line of JSON; nothing without `--json`.
     pub(crate) fn json<T: Serialize>(&self, value: &T) -> Result<(), CliError> {
         if !self.json {

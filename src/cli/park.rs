@@ -38,8 +38,6 @@ const EXAMPLES: &str = "EXAMPLES
 pub(crate) struct ParkArgs {
     /// The session [default: the only open one]
     pub(crate) session: Option<String>,
-    #[command(flatten)]
-    pub(crate) limits: LimitArgs,
     /// Git repository to work in
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) directory: PathBuf,
@@ -54,6 +52,8 @@ pub(crate) struct ParkArgs {
     pub(crate) max_backoff: Duration,
     #[command(flatten)]
     pub(crate) agent: AgentArgs,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
 }
 
 /// The agent to run.

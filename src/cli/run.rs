@@ -30,8 +30,6 @@ const EXAMPLES: &str = "EXAMPLES
 pub(crate) struct RunArgs {
     /// What is to be done
     text: String,
-    #[command(flatten)]
-    limits: LimitArgs,
     /// Git repository to work in
     #[arg(long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
@@ -40,6 +38,8 @@ pub(crate) struct RunArgs {
     yes: bool,
     #[command(flatten)]
     agent: AgentArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
 }
 
 /// Runs `axp run`.

@@ -19,9 +19,9 @@ use super::wait::{Answers, Following, wait};
 use crate::client::{ClientError, operation_id, random_id, text};
 
 const PROMPT_EXAMPLES: &str = "EXAMPLES
-  axp prompt parser-fix \"Fix the parser\"           start a turn
-  axp prompt \"Fix the parser\" --wait              in the only open session; follow it to its end
-  axp prompt parser-fix - < task.md               the text from stdin
+  axp prompt parser-fix \"Fix the parser\"     start a turn
+  axp prompt \"Fix the parser\" --wait         in the only open session; follow it to its end
+  axp prompt parser-fix - < task.md          the text from stdin
   axp prompt parser-fix \"Go\" --wait --json | tail -1";
 
 const QUEUE_EXAMPLES: &str = "EXAMPLES
@@ -93,9 +93,12 @@ impl SteerArgs {
 
 #[derive(Debug, Args)]
 struct MessageArgs {
-    /// The session [default: the only open one], and the text; `-` reads it from stdin
-    #[arg(required = true, num_args = 1..=2, value_names = ["SESSION", "TEXT"])]
-    words: Vec<String>,
+    /// The session; may be left out when exactly one is open
+    #[arg(value_name = "SESSION")]
+    first: String,
+    /// What the agent is told; `-` reads it from stdin
+    #[arg(value_name = "TEXT")]
+    second: Option<String>,
     /// Follow the turn to its end; the exit code is its outcome
     #[arg(long)]
     wait: bool,
@@ -148,15 +151,14 @@ pub(crate) async fn steer(args: SteerArgs, ctx: &Context) -> Result<(), CliError
 }
 
 async fn send(args: MessageArgs, way: Way, ctx: &Context) -> Result<(), CliError> {
-    let (named, words) = match args.words.as_slice() {
-        [text] => (None, text),
-        [session, text] => (Some(session.as_str()), text),
-        _ => return Err(CliError::usage("a session and a text are wanted")),
+    let (named, word) = match &args.second {
+        Some(text) => (Some(args.first.as_str()), text),
+        None => (None, &args.first),
     };
-    let text = read_text(words).await?;
+    let text = read_text(word).await?;
     let mut host = ctx.host(Need::Maintain).await?;
     if named.is_none() {
-        not_a_session(&mut host, words).await?;
+        not_a_session(&mut host, word).await?;
     }
     let session = host.session(named).await?;
     // Before the turn starts, so that nothing of it is missed.
@@ -177,9 +179,9 @@ async fn send(args: MessageArgs, way: Way, ctx: &Context) -> Result<(), CliError
     ctx.out.json(&json!({ "session": session, "turn": id }))?;
     let axp = ctx.invocation();
     match way {
-        Way::Now => ctx.out.line(&format!("Started turn {id} in session {session}."))?,
-        Way::Queued => ctx.out.line(&format!("Queued in session {session} as {id}."))?,
-        Way::Steering => ctx.out.line(&format!("Session {session} goes on with {id}."))?,
+        Way::Now => ctx.out.done(&format!("Started turn {id} in session {session}."))?,
+        Way::Queued => ctx.out.done(&format!("Queued in session {session} as {id}."))?,
+        Way::Steering => ctx.out.done(&format!("Session {session} goes on with {id}."))?,
     }
     ctx.out.note(&format!("Follow it: {axp} watch {session}"));
     Ok(())
@@ -198,7 +200,11 @@ async fn not_a_session(host: &mut Host, word: &str) -> Result<(), CliError> {
 
 async fn read_text(word: &str) -> Result<String, CliError> {
     if word != "-" {
-        return Ok(word.to_owned());
+        return if word.trim().is_empty() {
+            Err(CliError::usage("the text is empty"))
+        } else {
+            Ok(word.to_owned())
+        };
     }
     let mut text = String::new();
     tokio::io::stdin()
@@ -270,5 +276,5 @@ pub(crate) async fn close(args: CloseArgs, ctx: &Context) -> Result<(), CliError
     let channel = text(&Channel::Exchange(session.clone()).to_string())?;
     host.call::<params::Close>(&params::Close { channel, operation_id: operation_id() }).await?;
     ctx.out.json(&json!({ "session": session }))?;
-    ctx.out.line(&format!("Closed session {session}."))
+    ctx.out.done(&format!("Closed session {session}."))
 }

@@ -240,7 +240,9 @@ impl<'a> Runner<'a> {
                         let ours = lease.as_ref().is_some_and(|l| l.epoch == self.lease.epoch);
                         if ours { None } else { Some(self.lease_over(*status)) }
                     }
-                    AxpAction::GrantChanged { grant } if grant.id == self.donation.grant && !grant.revoked => {
+                    AxpAction::GrantChanged { grant }
+                        if grant.id == self.donation.grant && !grant.revoked =>
+                    {
                         self.limit_changed().await;
                         None
                     }

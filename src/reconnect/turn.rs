@@ -373,8 +373,11 @@ impl Turn {
             Err(error) => return Err(error.into()),
         }
         let turn = self.id.clone();
-        let (charged, charge) =
-            if self.ended.is_cancelled() { (Usage::of_reservation(ceiling), *ceiling) } else { (charged, charge) };
+        let (charged, charge) = if self.ended.is_cancelled() {
+            (Usage::of_reservation(ceiling), *ceiling)
+        } else {
+            (charged, charge)
+        };
         self.ledger.write(move |ledger| ledger.settle(&turn, charge)).await?;
         let spending = self.ledger.spending();
         let _ = self.out.send(ParkEvent::TurnEnded {

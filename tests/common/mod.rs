@@ -17,14 +17,14 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 /// How long anything may take before a test gives up. Nothing is ever waited out in full when it works.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Waits for something, with the deadline.
-pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(DEADLINE, future).await.unwrap_or_else(|_| panic!("{what}: not within {DEADLINE:?}"))
 }
 
-pub const PEOPLE: [(&str, Role); 6] = [
+pub(crate) const PEOPLE: [(&str, Role); 6] = [
     ("maria", Role::Maintainer),
     ("mike", Role::Maintainer),
     ("carl", Role::Contributor),
@@ -34,7 +34,7 @@ pub const PEOPLE: [(&str, Role); 6] = [
 ];
 
 /// A host in this process, on a free loopback port.
-pub struct TestHost {
+pub(crate) struct TestHost {
     folder: tempfile::TempDir,
     tokens: Vec<(String, String)>,
     address: SocketAddr,
@@ -43,11 +43,11 @@ pub struct TestHost {
 }
 
 impl TestHost {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::with(ServerSettings::default()).await
     }
 
-    pub async fn with(server: ServerSettings) -> Self {
+    pub(crate) async fn with(server: ServerSettings) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let tokens = PEOPLE.iter().map(|(name, _)| ((*name).to_owned(), new_token())).collect();
         let address = "127.0.0.1:0".parse().unwrap();
@@ -57,7 +57,7 @@ impl TestHost {
     }
 
     /// A host whose store is what `wrap` makes of the real one.
-    pub async fn with_store(wrap: impl FnOnce(SqliteStore) -> Box<dyn Store>) -> Self {
+    pub(crate) async fn with_store(wrap: impl FnOnce(SqliteStore) -> Box<dyn Store>) -> Self {
         let mut host = Self::start().await;
         host.stop().await;
         let store = SqliteStore::open(&host.database(), "owner/project").unwrap();
@@ -91,39 +91,39 @@ impl TestHost {
         self.running = Some(running);
     }
 
-    pub fn database(&self) -> PathBuf {
+    pub(crate) fn database(&self) -> PathBuf {
         self.folder.path().join("axp.db")
     }
 
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    pub async fn stop(&mut self) {
+    pub(crate) async fn stop(&mut self) {
         if let Some(running) = self.running.take() {
             running.stop().await.unwrap();
         }
     }
 
     /// Stops the host and starts another on the same database and port.
-    pub async fn restart(&mut self) {
+    pub(crate) async fn restart(&mut self) {
         self.stop().await;
         self.run().await;
     }
 
-    pub fn token(&self, name: &str) -> &str {
+    pub(crate) fn token(&self, name: &str) -> &str {
         &self.tokens.iter().find(|(n, _)| n == name).unwrap().1
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("ws://{}/axp", self.address)
     }
 
-    pub fn credentials(&self, name: &str) -> Credentials {
+    pub(crate) fn credentials(&self, name: &str) -> Credentials {
         Credentials { url: self.url(), token: self.token(name).to_owned() }
     }
 
-    pub async fn client(&self, name: &str) -> (AxpClient, Events) {
+    pub(crate) async fn client(&self, name: &str) -> (AxpClient, Events) {
         within("connecting", AxpClient::connect(&self.credentials(name), ConnectOptions::default()))
             .await
             .unwrap()
@@ -131,14 +131,14 @@ impl TestHost {
 }
 
 /// Creates a session with a task of its own.
-pub async fn create(maintainer: &AxpClient, id: &str) {
+pub(crate) async fn create(maintainer: &AxpClient, id: &str) {
     let config = json!({"title": format!("Title of {id}"), "task": format!("task-{id}")});
     let params = json!({"channel": format!("ahp-session:/{id}"), "config": config});
     maintainer.request::<_, Value>("createSession", &params).await.unwrap();
 }
 
 /// A mutation with a fresh operation ID on a session's exchange.
-pub async fn axp(
+pub(crate) async fn axp(
     client: &AxpClient,
     method: &str,
     session: &str,
@@ -150,12 +150,12 @@ pub async fn axp(
 }
 
 /// A message of a user.
-pub fn message(text: &str) -> Value {
+pub(crate) fn message(text: &str) -> Value {
     json!({"text": text, "origin": {"kind": "user"}})
 }
 
 /// Starts a turn.
-pub async fn prompt(
+pub(crate) async fn prompt(
     client: &AxpClient,
     session: &str,
     turn: &str,
@@ -166,7 +166,7 @@ pub async fn prompt(
 }
 
 /// Dispatches an action on a chat.
-pub async fn dispatch(
+pub(crate) async fn dispatch(
     client: &AxpClient,
     session: &str,
     action: Value,
@@ -177,7 +177,7 @@ pub async fn dispatch(
 }
 
 /// Grants a budget and claims the session; returns the epoch.
-pub async fn claim(contributor: &AxpClient, session: &str, grant: &str, tokens: u64) -> u64 {
+pub(crate) async fn claim(contributor: &AxpClient, session: &str, grant: &str, tokens: u64) -> u64 {
     let limit = json!({"tokens": tokens, "costMicros": 1_000_000, "turns": 10});
     axp(
         contributor,

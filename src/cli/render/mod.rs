@@ -148,6 +148,10 @@ impl Renderer {
             self.end(turn, exchange);
             self.finished += 1;
         }
+        if let Some(turn) = &chat.active_turn {
+            self.start(&turn.id, &turn.message.text);
+            self.parts(&turn.response_parts);
+        }
         let waiting: Vec<_> = queued(chat).collect();
         for (id, text, steering) in &waiting {
             if !self.queued.iter().any(|known| known == id) {
@@ -160,10 +164,6 @@ impl Renderer {
             }
         }
         self.queued = waiting.iter().map(|(id, ..)| (*id).to_owned()).collect();
-        if let Some(turn) = &chat.active_turn {
-            self.start(&turn.id, &turn.message.text);
-            self.parts(&turn.response_parts);
-        }
     }
 
     fn start(&mut self, id: &str, text: &str) {

@@ -36,6 +36,8 @@ pub(super) struct ToolShown {
     phase: Phase,
     titled: bool,
     asked: bool,
+    /// Whether the question, if there was one, has been shown with its answer.
+    answered: bool,
 }
 
 /// How a question is put.
@@ -84,6 +86,7 @@ impl ToolShown {
             ToolCallState::PendingConfirmation(call) => {
                 question(style, call, questions, page);
                 self.asked = true;
+                self.answered = false;
             }
             ToolCallState::Running(call) => {
                 self.answered(style, call.selected_option.as_ref(), true, page);
@@ -120,11 +123,10 @@ impl ToolShown {
         allowed: bool,
         page: &mut Page,
     ) {
-        if !self.asked && option.is_none() {
+        if self.answered || !self.asked && option.is_none() {
             return;
         }
-        self.asked = false;
-        // A call that ended with its turn was not answered.
+        self.answered = true;
         let label = option.map(|o| format!(" ({})", one_line(&o.label, 80))).unwrap_or_default();
         let line = if allowed { style.good("allowed") } else { style.bad("not allowed") };
         page.line(&format!("  {line}{label}"));
