@@ -192,6 +192,23 @@ impl Watch {
         Self { child, lines }
     }
 
+    /// Waits until it follows: makes something happen until that is shown.
+    async fn attached(&mut self, contributor: &AxpClient) {
+        let limit = json!({"tokens": 1, "costMicros": 1, "turns": 1});
+        within("following", async {
+            loop {
+                let grant = json!({"grantId": "attached", "limit": limit, "enforcement": "accounting"});
+                axp(contributor, "_axp/grant", "s", grant).await.unwrap();
+                let shown = tokio::time::timeout(Duration::from_millis(300), self.lines.next_line());
+                if let Ok(line) = shown.await {
+                    assert!(line.unwrap().is_some_and(|line| line.contains("_axp/grantChanged")));
+                    return;
+                }
+            }
+        })
+        .await;
+    }
+
     /// Lines up to the one that contains this.
     async fn until(&mut self, what: &str) -> Vec<String> {
         let mut seen = vec![];
@@ -286,13 +303,15 @@ async fn a_restarted_host_is_followed_on_without_a_gap() {
     let mut shown = Watch::start(&host, &["watch", "s"]);
     let mut lines = Watch::start(&host, &["watch", "s", "--json"]);
     shown.until("agent is parked here").await;
+    let (dora, _dora_events) = host.client("dora").await;
+    lines.attached(&dora).await;
     let (maria, _events) = host.client("maria").await;
     common::prompt(&maria, "s", "turn-1").await.unwrap();
     reserve(&carl, "s", epoch).await;
     lines.until("_axp/reserved").await;
     shown.until("› Please fix it").await;
 
-    drop((carl, events, maria));
+    drop((carl, events, maria, dora));
     host.restart().await;
     // The restart ended the turn and orphaned the session: each is shown once.
     let after = shown.until("✗ failed").await;
