@@ -17,3 +17,4 @@ mod turn;
 pub use donation::download;
 pub use event::{ParkEvent, StopReason};
 pub use supervisor::{AgentCommand, ParkError, ParkSpec, park};
+pub use turn::USAGE_REPORT;

@@ -26,6 +26,9 @@ use crate::worktree::Worktree;
 /// Emissions that may wait for the host.
 const QUEUE: usize = 1024;
 
+/// Media type of an agent's own report of its usage, kept in the history.
+pub const USAGE_REPORT: &str = "application/vnd.axp.usage+json";
+
 /// Everything a turn needs.
 pub(super) struct Turn {
     pub(super) emitter: Emitter,
@@ -312,7 +315,7 @@ impl Turn {
     /// Keeps the agent's own report of its usage in the history. The turn does not depend on it.
     async fn keep_report(&self, raw: &serde_json::Value) {
         let data = raw.to_string().into_bytes();
-        let media_type = "application/vnd.axp.usage+json";
+        let media_type = USAGE_REPORT;
         let kept = async {
             let blob = self.emitter.upload(&data, media_type).await?;
             let part = ahp_types::state::ResponsePart::ContentRef(ahp_types::state::ResourceResponsePart {

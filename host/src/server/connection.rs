@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -188,6 +189,10 @@ fn farewell(end: &End) -> (u16, &'static str, String) {
     match end {
         End::Ours(code, text) => (*code, text, (*text).to_owned()),
         End::Failed(WsError::Utf8(_)) => (1007, "not UTF-8", "a frame that is not UTF-8".into()),
+        // Programs that end leave without a goodbye; that is no fault.
+        End::Failed(WsError::Protocol(ProtocolError::ResetWithoutClosingHandshake)) => {
+            (1000, "", "left by the client".into())
+        }
         End::Failed(error @ WsError::Protocol(_)) => (1002, "protocol error", error.to_string()),
         End::Failed(error) => (1002, "failed", error.to_string()),
         End::Client | End::Silent | End::Writer(_) => (1000, "", "closed by the client".into()),

@@ -282,6 +282,8 @@ fn advance(bytes: &mut usize, stripper: &mut Stripper, content: &str) -> String 
 /// Parts that come in one piece.
 fn whole(style: Style, part: &ResponsePart, page: &mut Page) {
     match part {
+        // What was used is said at the end of the turn.
+        ResponsePart::ContentRef(p) if p.content_type.as_deref() == Some(crate::reconnect::USAGE_REPORT) => {}
         ResponsePart::ContentRef(p) => {
             let kind = one_line(p.content_type.as_deref().unwrap_or("content"), 80);
             let size = p.size_hint.and_then(|n| u64::try_from(n).ok()).map(bytes);
