@@ -182,6 +182,9 @@ impl Store for FullDisk {
     fn bind_client(&mut self, client: &str, principal: &Id) -> Result<(), StoreError> {
         self.store.bind_client(client, principal)
     }
+    fn bind_key(&mut self, key: &Digest, principal: &Id) -> Result<(), StoreError> {
+        self.store.bind_key(key, principal)
+    }
     fn put_blob(&mut self, digest: &Digest, data: &[u8]) -> Result<bool, StoreError> {
         self.store.put_blob(digest, data)
     }

@@ -4,14 +4,16 @@ use std::sync::mpsc::{Sender, channel};
 
 use axp_protocol::AXP_VERSION;
 use axp_protocol::ProtocolError;
+use axp_protocol::canonical::{canonical, hex};
 use axp_protocol::channel::Channel;
 use axp_protocol::scalar::{Digest, Id};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::authority::error_frame;
+use crate::authority::{Trace, error_frame};
 use crate::outbox::Outbox;
 use crate::rpc::RequestId;
 use crate::store::{Reader, StoreError};
@@ -67,6 +69,52 @@ impl Reads {
         // The thread lives as long as this sender.
         let _ = self.jobs.send(job);
     }
+}
+
+/// Hash of the recorded actions of a session's chat, exchange and session channels through a sequence number: the
+/// canonical list of their envelopes, as an export has them (section 8).
+pub(crate) fn trace(reader: &mut dyn Reader, session: &Id, through: u64) -> Result<Trace, StoreError> {
+    let channels = [
+        Channel::Chat(session.clone()),
+        Channel::Exchange(session.clone()),
+        Channel::Session(session.clone()),
+    ];
+    let mut digest = Sha256::new();
+    digest.update(b"[");
+    let mut first = true;
+    let mut damaged = None;
+    // A checkpoint after the end would mean that the trace does not hold what is reviewed.
+    let (mut within, mut after) = (false, false);
+    reader.actions(&channels, 0, u64::MAX >> 1, &mut |row| {
+        // The type is written first, and only the host writes on this channel.
+        let checkpoint = row.channel.starts_with("axp-session:/")
+            && row.action.get().starts_with(r#"{"type":"_axp/checkpointChanged""#);
+        if row.seq > through {
+            after |= checkpoint;
+            return true;
+        }
+        within |= checkpoint;
+        let origin = row.origin.as_ref().map(|o| o.get());
+        let text = envelope(&row.channel, row.action.get(), row.seq, origin, None);
+        match serde_json::from_str(&text) {
+            Ok(value) => {
+                if !std::mem::take(&mut first) {
+                    digest.update(b",");
+                }
+                digest.update(canonical(&value).as_bytes());
+                true
+            }
+            Err(error) => {
+                damaged = Some(StoreError::Damaged(format!("action {}: {error}", row.seq)));
+                false
+            }
+        }
+    })?;
+    if let Some(error) = damaged {
+        return Err(error);
+    }
+    digest.update(b"]");
+    Ok(Trace { hash: hex(&digest.finalize()), has_checkpoint: within && !after })
 }
 
 fn answer(reader: &mut dyn Reader, job: ReadJob) {

@@ -10,6 +10,7 @@ pub mod method;
 pub mod scalar;
 pub mod schema;
 pub mod shape;
+pub mod signature;
 pub mod state;
 
 pub use error::{ProtocolError, codes};

@@ -4,12 +4,22 @@ use ahp_types::state::{ResponsePart, ToolCallState, ToolResultContent};
 use axp_protocol::ProtocolError;
 use axp_protocol::canonical::hash;
 use axp_protocol::method::ContextAnswer;
+use axp_protocol::shape::{LessonOutcome, Principal};
 use serde_json::json;
 
-use super::state::Session;
+use super::knowledge;
+use super::state::{Session, State};
+
+/// Lessons in a context at most.
+const LESSONS: u64 = 5;
 
 /// Composes the context text; never cut, an error says how far over it is.
-pub(crate) fn compose(session: &Session, max_chars: u64) -> Result<ContextAnswer, ProtocolError> {
+pub(crate) fn compose(
+    state: &State,
+    session: &Session,
+    actor: &Principal,
+    max_chars: u64,
+) -> Result<ContextAnswer, ProtocolError> {
     let context = &session.exchange.context;
     let header = json!({
         "summary": context.summary,
@@ -21,6 +31,20 @@ pub(crate) fn compose(session: &Session, max_chars: u64) -> Result<ContextAnswer
         "AXP session {} of {}, task {}. The work so far:\n{header}\n",
         session.id, session.exchange.repository, session.exchange.task
     );
+    let lessons = knowledge::search(&state.memory, actor, &session.exchange.task, LESSONS);
+    if !lessons.items.is_empty() {
+        text.push_str("\nLessons of this repository that may apply:\n");
+        for memory in &lessons.items {
+            let mark = match memory.outcome {
+                LessonOutcome::Success => "worked",
+                LessonOutcome::Failure => "failed",
+            };
+            text.push_str(&format!(
+                "- {} ({mark}; when: {}): {}\n",
+                memory.title, memory.trigger, memory.lesson
+            ));
+        }
+    }
     let skip = usize::try_from(context.through_turn).unwrap_or(usize::MAX);
     for turn in session.chat.turns.iter().skip(skip) {
         text.push_str("\n[user]\n");
@@ -34,7 +58,7 @@ pub(crate) fn compose(session: &Session, max_chars: u64) -> Result<ContextAnswer
     if chars > max_chars {
         return Err(ProtocolError::context(format!(
             "the context has {chars} characters, {} more than the {max_chars} asked for; ask for more with maxChars \
-             (up to 200000) or propose a shorter one with _axp/compact",
+             (up to 200000) or shorten it: _axp/compact proposes a summary, _axp/acceptCompaction takes it",
             chars - max_chars
         ))
         .with_data(json!({ "chars": chars, "maxChars": max_chars, "over": chars - max_chars })));
@@ -46,8 +70,8 @@ pub(crate) fn compose(session: &Session, max_chars: u64) -> Result<ContextAnswer
         prefix_hash,
         revision: context.revision,
         through_turn: context.through_turn,
-        memory_total: 0,
-        memory_included: 0,
+        memory_total: lessons.total,
+        memory_included: lessons.items.len() as u64,
     })
 }
 

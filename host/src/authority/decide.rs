@@ -11,7 +11,7 @@ use axp_protocol::shape::{
 use serde::Serialize;
 
 use super::state::{Session, State};
-use super::{context, emit, turn};
+use super::{context, emit, knowledge, review, turn};
 use crate::store::{BlobMeta, StoreError};
 
 /// Grants of one session; more is a mistake or an attack.
@@ -30,10 +30,23 @@ pub(crate) enum Refusal {
     Store(#[from] StoreError),
 }
 
-/// Looks blobs up while deciding.
-pub(crate) trait Blobs {
+/// Looks stored things up while deciding.
+pub(crate) trait Lookup {
     /// A blob as the session knows it.
     fn meta(&mut self, session: &Id, digest: &Digest) -> Result<Option<BlobMeta>, StoreError>;
+    /// Whether anything of the session is in this part of the log.
+    fn has_events(&mut self, session: &Id, from: u64, to: u64) -> Result<bool, StoreError>;
+    /// What a review signs of the log.
+    fn trace(&mut self, session: &Id, through: u64) -> Result<Trace, StoreError>;
+}
+
+/// The recorded actions of a session's chat, exchange and session channels (section 8).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Trace {
+    /// Hash of their canonical list.
+    pub(crate) hash: String,
+    /// Whether the newest checkpoint of the session is among them.
+    pub(crate) has_checkpoint: bool,
 }
 
 /// What answers a request.
@@ -54,6 +67,8 @@ pub(crate) enum Answer {
 pub(crate) enum Effect {
     /// Gives a session access to a blob, storing its content if it is new.
     PutBlob { session: Id, digest: Digest, media_type: String, data: Vec<u8> },
+    /// Binds a key to the principal that first uses it.
+    BindKey { key: Digest, principal: Id },
 }
 
 /// What a command does.
@@ -101,7 +116,7 @@ pub(crate) fn require_role(actor: &Principal, roles: &[Role], what: &str) -> Res
     Err(ProtocolError::not_permitted(format!("a {} may not {what}", actor.role.as_str())))
 }
 
-fn require_open(session: &Session) -> Result<(), ProtocolError> {
+pub(crate) fn require_open(session: &Session) -> Result<(), ProtocolError> {
     if session.exchange.status == SessionPhase::Closed {
         return Err(ProtocolError::conflict(format!("session {} is closed", session.id)));
     }
@@ -111,14 +126,20 @@ fn require_open(session: &Session) -> Result<(), ProtocolError> {
 /// Decides a call of the method table.
 pub(crate) fn decide(
     state: &State,
-    blobs: &mut dyn Blobs,
+    lookup: &mut dyn Lookup,
     actor: &Principal,
     call: &Call,
     now: u64,
 ) -> Result<Decision, Refusal> {
     let channel = Channel::parse(call.channel())?;
-    if let Call::Register(p) = call {
-        return Ok(register(state, actor, p, now)?);
+    match call {
+        Call::Register(p) => return Ok(register(state, actor, p, now)?),
+        Call::MemoryReview(p) => return Ok(knowledge::review(state, actor, p)?),
+        Call::MemorySearch(p) => {
+            let hits = knowledge::search(&state.memory, actor, &p.query, p.limit.get());
+            return Ok(Decision::new(vec![], &hits)?);
+        }
+        _ => {}
     }
     let session = readable(state, actor, &channel)?;
     Ok(match call {
@@ -129,39 +150,31 @@ pub(crate) fn decide(
         Call::Renew(p) => renew(session, actor, p.epoch.get(), now)?,
         Call::Release(p) => release(session, actor, p.epoch.get(), now)?,
         Call::Reserve(p) => reserve(session, actor, p, now)?,
-        Call::Emit(p) => emit::emit(session, blobs, actor, p, now)?,
+        Call::Emit(p) => emit::emit(session, lookup, actor, p, now)?,
         Call::Settle(p) => settle(session, actor, p, now)?,
-        Call::Checkpoint(p) => checkpoint(session, blobs, actor, p, now)?,
+        Call::Checkpoint(p) => checkpoint(session, lookup, actor, p, now)?,
         Call::Close(_) => close(session, actor, now)?,
-        Call::BlobGet(p) => blob_get(session, blobs, &p.digest)?,
-        Call::Context(p) => Decision::new(vec![], &context::compose(session, p.max_chars.get())?)?,
+        Call::BlobGet(p) => blob_get(session, lookup, &p.digest)?,
+        Call::Context(p) => {
+            Decision::new(vec![], &context::compose(state, session, actor, p.max_chars.get())?)?
+        }
         Call::Export(_) => Decision {
             events: vec![],
             effects: vec![],
             answer: Answer::Export { session: session.id.clone() },
         },
-        other => {
-            return Err(
-                ProtocolError::method_not_found(format!("{} is not served here", other.method())).into()
-            );
+        Call::Comment(p) => review::comment(session, actor, p, now)?,
+        Call::Compact(p) => knowledge::compact(state, session, actor, p)?,
+        Call::AcceptCompaction(p) => knowledge::accept(session, actor, p)?,
+        Call::MemoryPropose(p) => knowledge::propose(state, session, lookup, actor, p)?,
+        Call::Review(p) => review::review(state, session, lookup, actor, p)?,
+        Call::ApproveReview(p) => review::approve(state, session, actor, p)?,
+        Call::Verify(p) => review::verify(session, lookup, actor, p, now)?,
+        // Decided above or, with its content, by `put_blob`.
+        Call::Register(_) | Call::MemoryReview(_) | Call::MemorySearch(_) | Call::BlobPut(_) => {
+            return Err(ProtocolError::internal("a call that is decided elsewhere").into());
         }
     })
-}
-
-/// Whether this host serves a method of the table.
-pub(crate) fn serves(method: &str) -> bool {
-    !matches!(
-        method,
-        "_axp/comment"
-            | "_axp/compact"
-            | "_axp/acceptCompaction"
-            | "_axp/memoryPropose"
-            | "_axp/memoryReview"
-            | "_axp/memorySearch"
-            | "_axp/review"
-            | "_axp/approveReview"
-            | "_axp/verify"
-    )
 }
 
 /// Decides an upload whose content has been decoded and hashed already.
@@ -555,8 +568,8 @@ fn close(session: &Session, actor: &Principal, now: u64) -> Result<Decision, Pro
     Decision::new(events, &())
 }
 
-fn blob_get(session: &Session, blobs: &mut dyn Blobs, digest: &Digest) -> Result<Decision, Refusal> {
-    if blobs.meta(&session.id, digest)?.is_none() {
+fn blob_get(session: &Session, lookup: &mut dyn Lookup, digest: &Digest) -> Result<Decision, Refusal> {
+    if lookup.meta(&session.id, digest)?.is_none() {
         return Err(ProtocolError::not_found(format!("no blob {digest} in session {}", session.id)).into());
     }
     let answer = Answer::Blob { session: session.id.clone(), digest: digest.clone() };
@@ -564,8 +577,13 @@ fn blob_get(session: &Session, blobs: &mut dyn Blobs, digest: &Digest) -> Result
 }
 
 /// A blob reference that is exactly what the session has stored.
-fn check_blob(session: &Session, blobs: &mut dyn Blobs, blob: &BlobRef, what: &str) -> Result<(), Refusal> {
-    let meta = blobs.meta(&session.id, &blob.sha256)?;
+pub(crate) fn check_blob(
+    session: &Session,
+    lookup: &mut dyn Lookup,
+    blob: &BlobRef,
+    what: &str,
+) -> Result<(), Refusal> {
+    let meta = lookup.meta(&session.id, &blob.sha256)?;
     let uri = channel::blob_uri(&session.id, &blob.sha256);
     match meta {
         Some(meta) if meta.size == blob.size && *blob.uri == *uri => Ok(()),
@@ -581,7 +599,7 @@ fn check_blob(session: &Session, blobs: &mut dyn Blobs, blob: &BlobRef, what: &s
 
 fn checkpoint(
     session: &Session,
-    blobs: &mut dyn Blobs,
+    lookup: &mut dyn Lookup,
     actor: &Principal,
     p: &params::Checkpoint,
     now: u64,
@@ -597,8 +615,8 @@ fn checkpoint(
         ))
         .into());
     }
-    check_blob(session, blobs, &checkpoint.bundle, "checkpoint.bundle")?;
-    check_blob(session, blobs, &checkpoint.patch, "checkpoint.patch")?;
+    check_blob(session, lookup, &checkpoint.bundle, "checkpoint.bundle")?;
+    check_blob(session, lookup, &checkpoint.patch, "checkpoint.patch")?;
     let mut ids = std::collections::HashSet::new();
     for (i, file) in p.files.iter().enumerate() {
         if !ids.insert(file.0.id.as_str()) {
@@ -608,7 +626,7 @@ fn checkpoint(
         }
         for side in [&file.0.edit.before, &file.0.edit.after].into_iter().flatten() {
             if let Some(content) = side.get("content") {
-                emit::require_blob_uris(session, blobs, content)?;
+                emit::require_blob_uris(session, lookup, content)?;
             }
         }
     }

@@ -10,7 +10,7 @@ use axp_protocol::method::params;
 use axp_protocol::shape::Principal;
 use serde_json::Value;
 
-use super::decide::{Blobs, Decision, Refusal, fenced};
+use super::decide::{Decision, Lookup, Refusal, fenced};
 use super::state::Session;
 
 /// What an ID in the turn stands for.
@@ -85,7 +85,7 @@ fn known(part: &ResponsePart, id: &str) -> Option<Part> {
 /// Decides `_axp/emit`.
 pub(crate) fn emit(
     session: &Session,
-    blobs: &mut dyn Blobs,
+    lookup: &mut dyn Lookup,
     actor: &Principal,
     p: &params::Emit,
     now: u64,
@@ -101,7 +101,7 @@ pub(crate) fn emit(
     };
     let mut view = View { parts: &turn.response_parts, changed: HashMap::new() };
     for action in p.actions.iter() {
-        check(&mut view, session, blobs, &turn.id, &action.0)?;
+        check(&mut view, session, lookup, &turn.id, &action.0)?;
     }
     let channel = Channel::Chat(session.id.clone());
     let events = p.actions.iter().map(|a| (channel.clone(), (*a.0).clone().into())).collect();
@@ -111,7 +111,7 @@ pub(crate) fn emit(
 fn check<'a>(
     view: &mut View<'a>,
     session: &Session,
-    blobs: &mut dyn Blobs,
+    lookup: &mut dyn Lookup,
     turn_id: &str,
     action: &'a StateAction,
 ) -> Result<(), Refusal> {
@@ -202,7 +202,7 @@ fn check<'a>(
     }
     let value = serde_json::to_value(action)
         .map_err(|e| ProtocolError::internal(format!("an action cannot be written: {e}")))?;
-    require_blob_uris(session, blobs, &value)
+    require_blob_uris(session, lookup, &value)
 }
 
 fn running(view: &View<'_>, id: &str) -> Result<(), ProtocolError> {
@@ -215,11 +215,11 @@ fn running(view: &View<'_>, id: &str) -> Result<(), ProtocolError> {
 /// Every `uri` inside must be a blob of this session.
 pub(crate) fn require_blob_uris(
     session: &Session,
-    blobs: &mut dyn Blobs,
+    lookup: &mut dyn Lookup,
     value: &Value,
 ) -> Result<(), Refusal> {
     match value {
-        Value::Array(items) => items.iter().try_for_each(|item| require_blob_uris(session, blobs, item)),
+        Value::Array(items) => items.iter().try_for_each(|item| require_blob_uris(session, lookup, item)),
         Value::Object(map) => {
             for (key, item) in map {
                 if key == "uri"
@@ -231,7 +231,7 @@ pub(crate) fn require_blob_uris(
                             ProtocolError::not_permitted("a URI that is no blob of this session").into()
                         );
                     };
-                    if blobs.meta(&session.id, &digest)?.is_none() {
+                    if lookup.meta(&session.id, &digest)?.is_none() {
                         return Err(ProtocolError::not_found(format!(
                             "no blob {digest} in session {}",
                             session.id
@@ -239,7 +239,7 @@ pub(crate) fn require_blob_uris(
                         .into());
                     }
                 } else {
-                    require_blob_uris(session, blobs, item)?;
+                    require_blob_uris(session, lookup, item)?;
                 }
             }
             Ok(())

@@ -11,6 +11,7 @@ use axp_protocol::ProtocolError;
 use axp_protocol::action::{Action, AxpAction};
 use axp_protocol::canonical::hash;
 use axp_protocol::channel::{Channel, ROOT};
+use axp_protocol::method::Call;
 use axp_protocol::scalar::{Digest, Id};
 use axp_protocol::shape::Principal;
 use axp_protocol::state::ChannelState;
@@ -18,7 +19,7 @@ use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::deadlines::{Deadlines, Expiry};
-use super::decide::{self, Answer, Blobs, Decision, Effect, Refusal};
+use super::decide::{self, Answer, Decision, Effect, Lookup, Refusal, Trace};
 use super::state::{ClientBinding, Session, State, follow_up};
 use super::{ConnectionId, Incoming, Input, Settings, catalogue};
 use crate::outbox::{Frame, Outbox};
@@ -66,11 +67,29 @@ pub(super) struct Engine {
     touched: BTreeMap<Id, Option<SessionSummary>>,
 }
 
-struct StoreBlobs<'a>(&'a mut dyn Store);
+/// Looks up what is stored: blobs through the writer, which sees its own open transaction; the log through the
+/// reader, for which the batch has been made durable first.
+struct Stored<'a> {
+    store: &'a mut dyn Store,
+    reader: &'a mut dyn Reader,
+}
 
-impl Blobs for StoreBlobs<'_> {
+impl Lookup for Stored<'_> {
     fn meta(&mut self, session: &Id, digest: &Digest) -> Result<Option<BlobMeta>, StoreError> {
-        self.0.blob_meta(session, digest)
+        self.store.blob_meta(session, digest)
+    }
+
+    fn has_events(&mut self, session: &Id, from: u64, to: u64) -> Result<bool, StoreError> {
+        let mut found = false;
+        self.reader.actions(&Session::channels(session), from.saturating_sub(1), to, &mut |_| {
+            found = true;
+            false
+        })?;
+        Ok(found)
+    }
+
+    fn trace(&mut self, session: &Id, through: u64) -> Result<Trace, StoreError> {
+        crate::reads::trace(self.reader, session, through)
     }
 }
 
@@ -204,6 +223,8 @@ impl Engine {
                 | Request::Reconnect(_)
                 | Request::Subscribe { .. }
                 | Request::Unsubscribe { .. }
+                // And these read the log.
+                | Request::Axp(Call::Review(_) | Call::MemoryPropose(_))
         );
         if barrier {
             self.flush();
@@ -289,13 +310,9 @@ impl Engine {
                 Ok(answer)
             }
             Request::Axp(call) => {
-                if !decide::serves(call.method()) {
-                    let error =
-                        ProtocolError::method_not_found(format!("{} is not served here", call.method()));
-                    return Err(error.into());
-                }
                 let decide = |engine: &mut Self| {
-                    decide::decide(&engine.state, &mut StoreBlobs(&mut *engine.store), &actor, &call, now)
+                    let mut stored = Stored { store: &mut *engine.store, reader: &mut *engine.reader };
+                    decide::decide(&engine.state, &mut stored, &actor, &call, now)
                 };
                 let Some(operation) = call.operation_id() else {
                     return Ok(decide(self)?.answer);
@@ -345,6 +362,10 @@ impl Engine {
                         self.state.blob_bytes += data.len() as u64;
                     }
                     self.store.link_blob(&session, &digest, &media_type)?;
+                }
+                Effect::BindKey { key, principal } => {
+                    self.store.bind_key(&key, &principal)?;
+                    self.state.keys.insert(key, principal);
                 }
             }
         }
@@ -693,6 +714,7 @@ fn load_state(store: &mut dyn Store, repository: &str) -> Result<(State, HashSet
     let mut state = State::new(repository);
     state.seq = loaded.seq;
     state.blob_bytes = loaded.blob_bytes;
+    state.keys = loaded.keys.into_iter().collect();
     for (client, principal, last_seq) in loaded.clients {
         state.clients.insert(client, ClientBinding { principal, last_seq });
     }

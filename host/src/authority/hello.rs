@@ -9,7 +9,7 @@ use axp_protocol::{AHP_VERSION, AXP_VERSION, CAPABILITY, ProtocolError, codes};
 use serde_json::{Value, json};
 
 use super::ConnectionId;
-use super::decide::{Answer, Refusal, readable, serves};
+use super::decide::{Answer, Refusal, readable};
 use super::engine::Engine;
 use crate::reads::envelope;
 
@@ -104,7 +104,7 @@ impl Engine {
         let last_seq = self.bind(&p.client_id, actor)?;
         let snapshots =
             channels.iter().map(|c| self.snapshot_json(c)).collect::<Result<Vec<_>, _>>()?.join(",");
-        let methods: Vec<_> = METHODS.iter().map(|m| m.name).filter(|m| serves(m)).collect();
+        let methods: Vec<_> = METHODS.iter().map(|m| m.name).collect();
         let info = json!({ "name": "axp", "version": env!("CARGO_PKG_VERSION") });
         let meta = json!({ CAPABILITY: {
             "version": AXP_VERSION,

@@ -8,6 +8,8 @@ mod decide;
 mod emit;
 mod engine;
 mod hello;
+mod knowledge;
+mod review;
 mod state;
 mod turn;
 
@@ -27,7 +29,7 @@ use crate::outbox::Outbox;
 use crate::rpc::{Request, RequestId};
 use crate::store::{Store, StoreError};
 
-pub(crate) use decide::Upload;
+pub(crate) use decide::{Trace, Upload};
 use engine::Engine;
 pub(crate) use engine::{error_frame, result_frame};
 

@@ -16,7 +16,7 @@ use ahp_types::state::{
 use axp_protocol::action::Action;
 use axp_protocol::canonical::hash;
 use axp_protocol::channel::{Channel, EXECUTORS, MEMORY};
-use axp_protocol::scalar::Id;
+use axp_protocol::scalar::{Digest, Id};
 use axp_protocol::shape::{Context, ExchangeState, ExecutorRegistry, MemoryState, SessionPhase};
 use axp_protocol::state::ChannelState;
 use axp_protocol::{AXP_VERSION, CAPABILITY};
@@ -56,6 +56,8 @@ pub(crate) struct State {
     pub(crate) sessions: BTreeMap<Id, Session>,
     pub(crate) clients: HashMap<String, ClientBinding>,
     pub(crate) blob_bytes: u64,
+    /// Who first signed with a key, by the key's fingerprint.
+    pub(crate) keys: HashMap<Digest, Id>,
 }
 
 impl State {
@@ -85,6 +87,7 @@ impl State {
             sessions: BTreeMap::new(),
             clients: HashMap::new(),
             blob_bytes: 0,
+            keys: HashMap::new(),
         }
     }
 

@@ -80,6 +80,8 @@ pub struct Loaded {
     pub clients: Vec<(String, Id, u64)>,
     /// Catalogue times of sessions: ID, createdAt (ms).
     pub sessions: Vec<(Id, u64)>,
+    /// Fingerprints of signing keys, and who first used each.
+    pub keys: Vec<(Digest, Id)>,
     /// Bytes of all blobs together.
     pub blob_bytes: u64,
 }
@@ -169,6 +171,8 @@ pub trait Store: Send {
     fn put_receipt(&mut self, key: &ReceiptKey, receipt: &Receipt) -> Result<(), StoreError>;
     /// Binds a client ID to the principal that first used it.
     fn bind_client(&mut self, client: &str, principal: &Id) -> Result<(), StoreError>;
+    /// Binds a signing key, by its fingerprint, to the principal that first used it.
+    fn bind_key(&mut self, key: &Digest, principal: &Id) -> Result<(), StoreError>;
 
     /// Stores content once, whatever sessions it belongs to; true when it is new.
     fn put_blob(&mut self, digest: &Digest, data: &[u8]) -> Result<bool, StoreError>;

@@ -286,6 +286,33 @@ impl TestPeer {
         )
     }
 
+    /// Uploads content; gives its reference.
+    pub(crate) fn upload(&mut self, session: &str, data: &str) -> Value {
+        use base64::Engine as _;
+        let data = base64::engine::general_purpose::STANDARD.encode(data);
+        self.axp("_axp/blobPut", session, json!({"data": data, "mediaType": "text/plain"})).unwrap()
+    }
+
+    /// Publishes a checkpoint whose head is this digit forty times.
+    pub(crate) fn checkpoint(&mut self, session: &str, epoch: u64, head: &str) -> Value {
+        let blob = self.upload(session, head);
+        let checkpoint = json!({"baseCommit": "a".repeat(40), "headCommit": head.repeat(40), "branch": "axp/x",
+            "bundle": blob, "patch": blob, "createdAt": 5});
+        self.axp("_axp/checkpoint", session, json!({"epoch": epoch, "checkpoint": checkpoint, "files": []}))
+            .unwrap();
+        checkpoint
+    }
+
+    /// A whole turn that says something.
+    pub(crate) fn turn(&mut self, maria: &mut TestPeer, session: &str, epoch: u64, turn: &str) {
+        maria.prompt(session, turn).unwrap();
+        self.reserve(session, epoch, turn, 10).unwrap();
+        let part = json!([{"type": "chat/responsePart", "turnId": turn,
+            "part": {"kind": "markdown", "id": "p", "content": format!("said in {turn}")}}]);
+        self.emit(session, epoch, part).unwrap();
+        self.settle(session, epoch, turn, json!(null)).unwrap();
+    }
+
     pub(crate) fn dispatch(&mut self, session: &str, action: Value) -> Result<Value, Refused> {
         let params =
             json!({"channel": format!("ahp-chat:/{session}"), "operationId": fresh("op"), "action": action});

@@ -130,7 +130,16 @@ impl Store for SqliteStore {
             sessions.push((id(row, 0)?, unsigned(row.get(1)?)?));
         }
 
-        Ok(Loaded { seq, channels, clients, sessions, blob_bytes })
+        let mut keys = Vec::new();
+        let mut statement = self.connection.prepare("SELECT fingerprint, principal FROM keys")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let fingerprint: String = row.get(0)?;
+            let fingerprint = Digest::new(fingerprint)
+                .map_err(|why| StoreError::Damaged(format!("fingerprint of a key: {why}")))?;
+            keys.push((fingerprint, id(row, 1)?));
+        }
+        Ok(Loaded { seq, channels, clients, sessions, keys, blob_bytes })
     }
 
     fn begin(&mut self) -> Result<(), StoreError> {
@@ -239,6 +248,15 @@ impl Store for SqliteStore {
                     .execute(params![client, number(*seq)])?;
             }
         }
+        Ok(())
+    }
+
+    fn bind_key(&mut self, key: &Digest, principal: &Id) -> Result<(), StoreError> {
+        self.connection
+            .prepare_cached(
+                "INSERT INTO keys (fingerprint, principal) VALUES (?1, ?2) ON CONFLICT (fingerprint) DO NOTHING",
+            )?
+            .execute([key.as_str(), principal.as_str()])?;
         Ok(())
     }
 

@@ -8,7 +8,8 @@ use crate::store::StoreError;
 const APPLICATION_ID: i64 = 0x4158_5031;
 
 /// One script a schema version. Append only: a released script never changes, because files that ran it exist.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
 CREATE TABLE meta (
     key TEXT PRIMARY KEY,
     value TEXT NOT NULL
@@ -78,7 +79,14 @@ CREATE TABLE blob_access (
     media_type TEXT NOT NULL,
     PRIMARY KEY (session, blob)
 ) STRICT, WITHOUT ROWID;
-"];
+",
+    "
+CREATE TABLE keys (
+    fingerprint TEXT PRIMARY KEY,
+    principal TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+",
+];
 
 /// Newest schema version this program knows.
 pub(super) fn known_version() -> i64 {
