@@ -20,6 +20,16 @@ pub(super) enum LeaseEnd {
     RanOut,
 }
 
+/// A lease as it was claimed.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) lease: Lease,
+    /// When its claim, or first renewal, was sent.
+    pub(super) sent: Duration,
+    /// The executor's registration, which is kept up with the lease.
+    pub(super) registration: params::Register,
+}
+
 /// The renewing task; it ends with this.
 #[derive(Debug)]
 pub(super) struct Heartbeat {
@@ -28,8 +38,10 @@ pub(super) struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Keeps a lease whose claim, or last renewal, was sent at `sent`.
-    pub(super) fn start(client: &AxpClient, session: &Id, lease: &Lease, sent: Duration) -> Self {
+    /// Keeps a lease.
+    pub(super) fn start(client: &AxpClient, session: &Id, held: &Held) -> Self {
+        let Held { lease, sent, registration } = held;
+        let (sent, registration) = (*sent, registration.clone());
         let period = Duration::from_millis(lease.heartbeat_ms.max(100));
         // A silent, half-open connection is noticed within a third of the lease.
         let client = client.with_timeout(period);
@@ -38,7 +50,7 @@ impl Heartbeat {
         let channel = format!("axp-session:/{session}");
         let epoch = Uint::clamped(lease.epoch);
         let task = tokio::spawn(async move {
-            let end = keep(client, channel, epoch, clock, period).await;
+            let end = keep(client, channel, epoch, clock, period, registration).await;
             // Nobody to tell: the runner is over.
             let _ = report.send(end);
         });
@@ -63,7 +75,10 @@ async fn keep(
     epoch: Uint,
     mut clock: LeaseClock,
     period: Duration,
+    registration: params::Register,
 ) -> LeaseEnd {
+    let ttl = Duration::from_millis(registration.ttl_ms.get());
+    let mut registered = LeaseClock::now();
     loop {
         // The first renewal is due a period after the claim was sent, which may be a while ago.
         let waited = (period * 3).saturating_sub(clock.left(LeaseClock::now()));
@@ -80,6 +95,14 @@ async fn keep(
         match client.call::<params::Renew>(&renew).await {
             Ok(_) => clock.renewed(sent),
             Err(error) => return LeaseEnd::NotRenewed(error),
+        }
+        if sent.saturating_sub(registered) >= ttl / 3 {
+            registered = sent;
+            let again = params::Register { operation_id: operation_id(), ..registration.clone() };
+            // The lease does not depend on it: it is how others see that this executor is here.
+            if let Err(error) = client.call::<params::Register>(&again).await {
+                tracing::debug!(%error, "the executor's registration was not refreshed");
+            }
         }
     }
 }

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::donation::Donation;
 use super::emitter::Emitter;
 use super::event::{ParkEvent, StopReason};
-use super::heartbeat::{Heartbeat, LeaseEnd};
+use super::heartbeat::{Heartbeat, Held, LeaseEnd};
 use super::supervisor::{ParkError, ParkSpec};
 use super::turn::{Turn, TurnReport};
 use crate::acp::{Agent, AgentKiller, Decision, PermissionBook};
@@ -62,7 +62,10 @@ pub(super) struct Runner<'a> {
     lease: Lease,
     heartbeat: Heartbeat,
     exchange: ExchangeState,
+    /// Place in the order that each state has reached: events up to there are in it.
+    exchange_seq: u64,
     chat: ChatState,
+    chat_seq: u64,
     out: &'a mpsc::UnboundedSender<ParkEvent>,
     stop: &'a CancellationToken,
     turn: Option<Running>,
@@ -78,22 +81,23 @@ impl<'a> Runner<'a> {
         spec: &'a ParkSpec,
         client: &'a AxpClient,
         donation: &'a mut Donation,
-        lease: Lease,
-        sent: Duration,
-        exchange: ExchangeState,
-        chat: ChatState,
+        held: Held,
+        (exchange, exchange_seq): (ExchangeState, u64),
+        (chat, chat_seq): (ChatState, u64),
         out: &'a mpsc::UnboundedSender<ParkEvent>,
         stop: &'a CancellationToken,
     ) -> Self {
-        let heartbeat = Heartbeat::start(client, &spec.session, &lease, sent);
+        let heartbeat = Heartbeat::start(client, &spec.session, &held);
         Self {
             spec,
             client,
             donation,
-            lease,
+            lease: held.lease,
             heartbeat,
             exchange,
+            exchange_seq,
             chat,
+            chat_seq,
             out,
             stop,
             turn: None,
@@ -115,6 +119,11 @@ impl<'a> Runner<'a> {
     ) -> Result<Result<StopReason, Again>, ParkError> {
         let mut idle = Some(agent);
         let mut stopping = false;
+        if self.exchange.lease.as_ref().is_none_or(|l| l.epoch != self.lease.epoch) {
+            // It ended between the claim and the snapshot.
+            let step = self.lease_over(self.exchange.status);
+            return self.wind_up(step, idle).await;
+        }
         let step = loop {
             if self.turn.is_none() {
                 if stopping {
@@ -141,9 +150,10 @@ impl<'a> Runner<'a> {
                 },
                 report = work(&mut self.turn) => {
                     self.ended = self.turn.take().map(|turn| turn.id);
-                    match self.turn_over(report) {
-                        Ok(agent) => idle = Some(agent),
-                        Err(step) => break step,
+                    let step;
+                    (idle, step) = self.turn_over(report);
+                    if let Some(step) = step {
+                        break step;
                     }
                 }
                 error = exited(&mut idle) => break Step::Failed(error),
@@ -211,7 +221,10 @@ impl<'a> Runner<'a> {
             return None;
         }
         match &envelope.action {
-            Action::Ahp(action) if envelope.channel == self.chat.resource => {
+            Action::Ahp(action)
+                if envelope.channel == self.chat.resource && envelope.server_seq > self.chat_seq =>
+            {
+                self.chat_seq = envelope.server_seq;
                 match &**action {
                     StateAction::ChatToolCallConfirmed(a) => {
                         if let Some(turn) = self.turn.as_ref().filter(|t| t.id == a.turn_id) {
@@ -233,7 +246,10 @@ impl<'a> Runner<'a> {
                 apply_action_to_chat(&mut self.chat, action);
                 None
             }
-            Action::Axp(action) if envelope.channel == self.exchange.resource => {
+            Action::Axp(action)
+                if envelope.channel == self.exchange.resource && envelope.server_seq > self.exchange_seq =>
+            {
+                self.exchange_seq = envelope.server_seq;
                 apply_to_exchange(&mut self.exchange, action);
                 match &**action {
                     AxpAction::LeaseChanged { lease, status, .. } => {
@@ -290,23 +306,20 @@ impl<'a> Runner<'a> {
         self.tell(ParkEvent::LimitChanged { limit: self.donation.limit(&self.exchange) });
     }
 
-    fn turn_over(&mut self, report: TurnReport) -> Result<Agent, Step> {
+    /// The agent, if it is of further use or must still be ended, and what ends the lease.
+    fn turn_over(&mut self, report: TurnReport) -> (Option<Agent>, Option<Step>) {
         if let Some(head) = report.published {
             self.donation.published = Some(head);
         }
-        match (report.agent, report.end) {
-            (Some(agent), Ok(())) => Ok(agent),
-            (agent, end) => {
-                drop(agent);
-                Err(match end {
-                    Ok(()) => Step::Again(Again::FreshAgent),
-                    Err(ParkError::Client(error)) if error.is_transient() => {
-                        Step::Again(Again::Lost(error.to_string()))
-                    }
-                    Err(error) => Step::Failed(error),
-                })
+        let step = match report.end {
+            Ok(()) if report.agent.is_some() => None,
+            Ok(()) => Some(Step::Again(Again::FreshAgent)),
+            Err(ParkError::Client(error)) if error.is_transient() => {
+                Some(Step::Again(Again::Lost(error.to_string())))
             }
-        }
+            Err(error) => Some(Step::Failed(error)),
+        };
+        (report.agent, step)
     }
 
     /// Ends the agent, and gives the lease back where it is still ours to give.
@@ -328,6 +341,10 @@ impl<'a> Runner<'a> {
             }
         }
         if let Some(agent) = idle {
+            let noise = agent.noise();
+            for line in &noise.first {
+                tracing::debug!(lines = noise.lines, line, "the agent wrote something that is no message");
+            }
             agent.stop().await;
         }
         if matches!(&step, Step::Stop(StopReason::Asked) | Step::Failed(_)) {

@@ -17,6 +17,7 @@ use super::backoff::Backoff;
 use super::checkpoint::CheckpointError;
 use super::donation::Donation;
 use super::event::{ParkEvent, StopReason};
+use super::heartbeat::Held;
 use super::runner::{Again, Runner};
 use crate::acp::{Agent, AgentError, AgentSpec};
 use crate::budget::{LeaseClock, LedgerError};
@@ -179,7 +180,7 @@ async fn held(
     client: &AxpClient,
     mut events: Events,
 ) -> Result<Attempt, ParkError> {
-    let exchange: ExchangeState = snapshot(client, &format!("axp-session:/{}", spec.session)).await?;
+    let (exchange, _) = snapshot::<ExchangeState>(client, &format!("axp-session:/{}", spec.session)).await?;
     if exchange.status == SessionPhase::Closed {
         if kept.is_some() {
             return Ok(Attempt::Over(StopReason::Closed));
@@ -219,11 +220,13 @@ async fn held(
     };
 
     let claimed = async {
-        register(spec, client, donation, agent_name(&agent)).await?;
+        let registration = registration(spec, donation, &agent_name(&agent))?;
+        client.call::<params::Register>(&registration).await?;
         grant(spec, client, donation).await?;
-        claim(spec, client, donation).await
+        let (lease, sent) = claim(spec, client, donation).await?;
+        Ok::<_, ParkError>((lease, sent, registration))
     };
-    let (lease, sent) = match claimed.await {
+    let (lease, sent, registration) = match claimed.await {
         Ok(claimed) => claimed,
         Err(error) => {
             agent.stop().await;
@@ -231,7 +234,7 @@ async fn held(
         }
     };
     backoff.healthy(Instant::now());
-    // Subscribed again after the claim: the state from which events go on.
+    // Subscribed again after the claim: the states from which events go on.
     let exchange = snapshot::<ExchangeState>(client, &format!("axp-session:/{}", spec.session)).await;
     let chat = snapshot::<ChatState>(client, &format!("ahp-chat:/{}", spec.session)).await;
     let (exchange, chat) = match (exchange, chat) {
@@ -241,15 +244,14 @@ async fn held(
             return Err(error);
         }
     };
-    // What came before the snapshots is in them.
-    while events.try_next().is_some() {}
     let _ = out.send(ParkEvent::Parked {
         epoch: lease.epoch,
         worktree: donation.worktree.path().to_owned(),
         agent: agent_name(&agent),
         grant: donation.grant.to_string(),
     });
-    let runner = Runner::new(spec, client, donation, lease, sent, exchange, chat, out, stop);
+    let runner =
+        Runner::new(spec, client, donation, Held { lease, sent, registration }, exchange, chat, out, stop);
     match runner.run(agent, &mut events).await? {
         Ok(reason) => Ok(Attempt::Over(reason)),
         Err(again) => Ok(Attempt::Again(again)),
@@ -265,22 +267,19 @@ fn agent_name(agent: &Agent) -> String {
     }
 }
 
-async fn snapshot<T: DeserializeOwned>(client: &AxpClient, channel: &str) -> Result<T, ParkError> {
+/// A channel's state, and the place in the order that it has reached.
+async fn snapshot<T: DeserializeOwned>(client: &AxpClient, channel: &str) -> Result<(T, u64), ParkError> {
     let snapshot = client.subscribe(channel).await?;
-    Ok(serde_json::from_value(snapshot.state)
-        .map_err(|e| ClientError::Answer { method: "subscribe".into(), why: e.to_string() })?)
+    let state = serde_json::from_value(snapshot.state)
+        .map_err(|e| ClientError::Answer { method: "subscribe".into(), why: e.to_string() })?;
+    Ok((state, snapshot.from_seq))
 }
 
-async fn register(
-    spec: &ParkSpec,
-    client: &AxpClient,
-    donation: &Donation,
-    agent: String,
-) -> Result<(), ParkError> {
+fn registration(spec: &ParkSpec, donation: &Donation, agent: &str) -> Result<params::Register, ParkError> {
     let name: String = agent.chars().take(128).collect();
     let capabilities = ["acp/v1", "git/bundle", "isolation/worktree"];
     let capabilities = capabilities.iter().map(|c| text(c)).collect::<Result<Vec<_>, _>>()?;
-    let register = params::Register {
+    Ok(params::Register {
         channel: text(axp_protocol::channel::EXECUTORS)?,
         operation_id: operation_id(),
         executor_id: donation.executor.clone(),
@@ -288,9 +287,7 @@ async fn register(
         placement: Placement::Satellite,
         capabilities: axp_protocol::scalar::List::new(capabilities).map_err(ParkError::Local)?,
         ttl_ms: LeaseMs::clamped(spec.lease.get().max(60_000)),
-    };
-    client.call::<params::Register>(&register).await?;
-    Ok(())
+    })
 }
 
 async fn grant(spec: &ParkSpec, client: &AxpClient, donation: &mut Donation) -> Result<(), ParkError> {
