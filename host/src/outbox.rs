@@ -9,6 +9,18 @@ use tokio::sync::{Notify, mpsc};
 /// A frame to send, shared by all its readers.
 pub type Frame = Arc<str>;
 
+/// A piece of a streamed answer.
+#[derive(Debug)]
+pub enum Piece {
+    /// More follows.
+    Part(Vec<u8>),
+    /// The end.
+    Last(Vec<u8>),
+}
+
+/// Pieces of a streamed answer that may wait for the socket.
+const PIECES: usize = 4;
+
 /// What the writer task takes from the queue.
 #[derive(Debug)]
 pub enum Outgoing {
@@ -16,6 +28,8 @@ pub enum Outgoing {
     Event(Frame),
     /// The answer to a request of this connection; the reader's own in-flight limit bounds these.
     Reply(String),
+    /// A long answer that is produced while it is sent. When it ends without its last piece, so must the connection.
+    Stream(mpsc::Receiver<Piece>),
     /// Close with this WebSocket code and reason, after what was queued before.
     Close(u16, &'static str),
 }
@@ -78,6 +92,12 @@ impl Outbox {
     pub fn reply(&self, frame: String) -> bool {
         self.shared.replies.fetch_add(frame.len(), Ordering::Relaxed);
         self.queue.send(Outgoing::Reply(frame)).is_ok()
+    }
+
+    /// Queues an answer that is produced while it is sent; gives the end to produce it at.
+    pub fn stream(&self) -> Option<mpsc::Sender<Piece>> {
+        let (sender, pieces) = mpsc::channel(PIECES);
+        self.queue.send(Outgoing::Stream(pieces)).ok().map(|()| sender)
     }
 
     /// Waits until the answers that wait to be sent are within the limit, or the connection is over.

@@ -1,5 +1,7 @@
 //! Large reads beside the authority: blobs and exports, from committed data, one at a time.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
 use axp_protocol::AXP_VERSION;
@@ -11,63 +13,119 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use crate::authority::{Trace, error_frame};
-use crate::outbox::Outbox;
+use crate::authority::{Trace, error_frame, result_frame};
+use crate::outbox::{Outbox, Piece};
 use crate::rpc::RequestId;
 use crate::store::{Reader, StoreError};
 
-/// A read, and whom to answer.
-pub(crate) enum ReadJob {
-    /// Content of a blob; as an AHP resource, or as AXP gives it.
-    Blob {
-        session: Id,
-        digest: Digest,
-        resource: bool,
-        id: RequestId,
-        outbox: Outbox,
-        permit: OwnedSemaphorePermit,
-    },
-    /// History of a session through a sequence number, with its newest states.
-    Export {
-        channels: Vec<Channel>,
-        repository: String,
-        through: u64,
-        snapshots: Vec<(String, String)>,
-        id: RequestId,
-        outbox: Outbox,
-        permit: OwnedSemaphorePermit,
-    },
+/// Exports that run at the same time.
+const EXPORTS: usize = 16;
+/// Bytes of one piece of a streamed answer.
+const PIECE: usize = 64 * 1024;
+
+/// The content of a blob that somebody reads.
+#[derive(Debug)]
+pub(crate) struct BlobRead {
+    pub(crate) session: Id,
+    pub(crate) digest: Digest,
+    /// Whether it is asked for as an AHP resource.
+    pub(crate) resource: bool,
+    pub(crate) to: Asker,
 }
 
-/// Hands reads to a thread of their own, which ends when this is dropped.
+/// The history of a session that somebody reads.
+#[derive(Debug)]
+pub(crate) struct ExportRead {
+    pub(crate) channels: Vec<Channel>,
+    pub(crate) repository: String,
+    /// Newest sequence number that belongs to it.
+    pub(crate) through: u64,
+    /// Names and JSON of the newest states.
+    pub(crate) snapshots: Vec<(String, String)>,
+    pub(crate) to: Asker,
+}
+
+/// Whom to answer.
+#[derive(Debug)]
+pub(crate) struct Asker {
+    pub(crate) id: RequestId,
+    pub(crate) outbox: Outbox,
+    /// Given back with the answer.
+    pub(crate) permit: OwnedSemaphorePermit,
+}
+
+/// Hands reads to threads of their own: blobs one after the other, each export by itself, since whoever takes it may
+/// be slow.
 #[derive(Debug)]
 pub(crate) struct Reads {
-    jobs: Sender<ReadJob>,
+    blobs: Sender<BlobRead>,
+    exports: Arc<AtomicUsize>,
 }
 
 impl Reads {
-    /// Starts the thread.
+    /// Starts the thread for blobs. It ends when this is dropped.
     ///
     /// # Errors
     /// When the system has no thread to give.
     pub(crate) fn start(mut reader: Box<dyn Reader>) -> Result<Self, StoreError> {
-        let (jobs, queue) = channel();
+        let (blobs, queue) = channel::<BlobRead>();
         std::thread::Builder::new()
-            .name("reads".into())
+            .name("blobs".into())
             .spawn(move || {
-                while let Ok(job) = queue.recv() {
-                    answer(&mut *reader, job);
+                while let Ok(read) = queue.recv() {
+                    let result = blob(&mut *reader, &read.session, &read.digest, read.resource);
+                    read.to.answer(result);
                 }
             })
-            .map_err(|source| StoreError::Io { path: "reads thread".into(), source })?;
-        Ok(Self { jobs })
+            .map_err(|source| StoreError::Io { path: "blobs thread".into(), source })?;
+        Ok(Self { blobs, exports: Arc::default() })
     }
 
-    pub(crate) fn submit(&self, job: ReadJob) {
+    pub(crate) fn blob(&self, read: BlobRead) {
         // The thread lives as long as this sender.
-        let _ = self.jobs.send(job);
+        let _ = self.blobs.send(read);
+    }
+
+    /// Streams an export through a reader of its own.
+    pub(crate) fn export(&self, reader: Result<Box<dyn Reader>, StoreError>, read: ExportRead) {
+        let mut reader = match reader {
+            Ok(reader) => reader,
+            Err(error) => return read.to.answer(Err(error)),
+        };
+        if self.exports.fetch_add(1, Ordering::Relaxed) >= EXPORTS {
+            self.exports.fetch_sub(1, Ordering::Relaxed);
+            let busy = ProtocolError::limit(format!("{EXPORTS} exports are running; try again later"));
+            read.to.outbox.reply(error_frame(Some(&read.to.id), &busy));
+            return;
+        }
+        let running = self.exports.clone();
+        let spawned = std::thread::Builder::new().name("export".into()).spawn(move || {
+            if let Err(error) = export(&mut *reader, &read) {
+                tracing::error!(%error, "an export broke off");
+            }
+            running.fetch_sub(1, Ordering::Relaxed);
+        });
+        if let Err(error) = spawned {
+            // What was to be answered is gone with the thread; whoever asked sees the request time out.
+            self.exports.fetch_sub(1, Ordering::Relaxed);
+            tracing::error!(%error, "no thread for an export");
+        }
+    }
+}
+
+impl Asker {
+    fn answer(self, result: Result<String, StoreError>) {
+        let frame = match result {
+            Ok(result) => result_frame(&self.id, &result),
+            Err(error) => {
+                tracing::error!(%error, "a read failed");
+                error_frame(Some(&self.id), &ProtocolError::internal("the host could not read this"))
+            }
+        };
+        self.outbox.reply(frame);
+        drop(self.permit);
     }
 }
 
@@ -117,26 +175,6 @@ pub(crate) fn trace(reader: &mut dyn Reader, session: &Id, through: u64) -> Resu
     Ok(Trace { hash: hex(&digest.finalize()), has_checkpoint: within && !after })
 }
 
-fn answer(reader: &mut dyn Reader, job: ReadJob) {
-    let (result, id, outbox, permit) = match job {
-        ReadJob::Blob { session, digest, resource, id, outbox, permit } => {
-            (blob(reader, &session, &digest, resource), id, outbox, permit)
-        }
-        ReadJob::Export { channels, repository, through, snapshots, id, outbox, permit } => {
-            (export(reader, &channels, &repository, through, &snapshots), id, outbox, permit)
-        }
-    };
-    let frame = match result {
-        Ok(result) => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#),
-        Err(error) => {
-            tracing::error!(%error, "a read failed");
-            error_frame(Some(&id), &ProtocolError::internal("the host could not read this"))
-        }
-    };
-    outbox.reply(frame);
-    drop(permit);
-}
-
 fn blob(
     reader: &mut dyn Reader,
     session: &Id,
@@ -154,36 +192,72 @@ fn blob(
     })
 }
 
-fn export(
-    reader: &mut dyn Reader,
-    channels: &[Channel],
-    repository: &str,
-    through: u64,
-    snapshots: &[(String, String)],
-) -> Result<String, StoreError> {
-    let snapshot = |resource: &str, state: &str, seq: u64| {
-        format!(r#"{{"resource":{},"state":{state},"fromSeq":{seq}}}"#, json!(resource))
-    };
-    let seeds = reader.seeds(channels)?;
-    let seeds =
-        seeds.iter().map(|(name, state, seq)| snapshot(name, state, *seq)).collect::<Vec<_>>().join(",");
-    let states =
-        snapshots.iter().map(|(name, state)| snapshot(name, state, through)).collect::<Vec<_>>().join(",");
-    let mut out = format!(
-        r#"{{"version":"{AXP_VERSION}","repository":{},"serverSeq":{through},"seeds":[{seeds}],"snapshots":[{states}],"actions":["#,
-        json!(repository)
-    );
+/// An answer that leaves in pieces. Once the client is gone, the rest is not produced.
+struct Pieces {
+    sender: Option<mpsc::Sender<Piece>>,
+    buffer: Vec<u8>,
+}
+
+impl Pieces {
+    fn push(&mut self, text: &str) {
+        self.buffer.extend_from_slice(text.as_bytes());
+        if self.buffer.len() >= PIECE
+            && let Some(sender) = &self.sender
+        {
+            let piece = std::mem::replace(&mut self.buffer, Vec::with_capacity(PIECE + PIECE / 4));
+            if sender.blocking_send(Piece::Part(piece)).is_err() {
+                self.sender = None;
+            }
+        }
+    }
+
+    fn gone(&self) -> bool {
+        self.sender.is_none()
+    }
+
+    fn finish(self) {
+        if let Some(sender) = self.sender {
+            // Nobody there any more: nothing is owed.
+            let _ = sender.blocking_send(Piece::Last(self.buffer));
+        }
+    }
+}
+
+/// Streams a history: what is in memory of its log is a piece, however long it is.
+fn export(reader: &mut dyn Reader, read: &ExportRead) -> Result<(), StoreError> {
+    let mut out = Pieces { sender: read.to.outbox.stream(), buffer: Vec::new() };
+    out.push(&format!(
+        r#"{{"jsonrpc":"2.0","id":{},"result":{{"version":"{AXP_VERSION}","repository":{},"serverSeq":{},"seeds":["#,
+        read.to.id,
+        json!(read.repository),
+        read.through
+    ));
+    let seeds = reader.seeds(&read.channels)?;
+    push_snapshots(&mut out, seeds.iter().map(|(name, state, seq)| (name, state, *seq)));
+    out.push(r#"],"snapshots":["#);
+    push_snapshots(&mut out, read.snapshots.iter().map(|(name, state)| (name, state, read.through)));
+    out.push(r#"],"actions":["#);
     let mut first = true;
-    reader.actions(channels, 0, through, &mut |row| {
+    reader.actions(&read.channels, 0, read.through, &mut |row| {
         if !std::mem::take(&mut first) {
-            out.push(',');
+            out.push(",");
         }
         let origin = row.origin.as_ref().map(|o| o.get());
-        out.push_str(&envelope(&row.channel, row.action.get(), row.seq, origin, None));
-        true
+        out.push(&envelope(&row.channel, row.action.get(), row.seq, origin, None));
+        !out.gone()
     })?;
-    out.push_str("]}");
-    Ok(out)
+    out.push("]}}");
+    out.finish();
+    Ok(())
+}
+
+fn push_snapshots<'a>(out: &mut Pieces, snapshots: impl Iterator<Item = (&'a String, &'a String, u64)>) {
+    for (i, (resource, state, seq)) in snapshots.enumerate() {
+        let comma = if i > 0 { "," } else { "" };
+        out.push(&format!(r#"{comma}{{"resource":{},"state":"#, json!(resource)));
+        out.push(state);
+        out.push(&format!(r#","fromSeq":{seq}}}"#));
+    }
 }
 
 /// An action envelope, put together from JSON that is written already.

@@ -23,7 +23,7 @@ use super::decide::{self, Answer, Decision, Effect, Lookup, Refusal, Trace};
 use super::state::{ClientBinding, Session, State, follow_up};
 use super::{ConnectionId, Incoming, Input, Settings, catalogue};
 use crate::outbox::{Frame, Outbox};
-use crate::reads::{ReadJob, Reads};
+use crate::reads::{Asker, BlobRead, ExportRead, Reads};
 use crate::rpc::{Request, RequestId};
 use crate::store::{BlobMeta, Reader, Receipt, ReceiptKey, Store, StoreError};
 
@@ -590,45 +590,27 @@ impl Engine {
             Output::Answer { connection, id, answer, permit } => {
                 let Some(connection) = self.connections.get(&connection) else { return };
                 let outbox = connection.outbox.clone();
+                let resource = matches!(answer, Answer::Resource { .. });
                 match answer {
                     Answer::Json(result) => {
                         outbox.reply(result_frame(&id, &result));
                         drop(permit);
                     }
-                    Answer::Blob { session, digest } => {
-                        self.reads.submit(ReadJob::Blob {
-                            session,
-                            digest,
-                            resource: false,
-                            id,
-                            outbox,
-                            permit,
-                        });
-                    }
-                    Answer::Resource { session, digest } => {
-                        self.reads.submit(ReadJob::Blob {
-                            session,
-                            digest,
-                            resource: true,
-                            id,
-                            outbox,
-                            permit,
-                        });
+                    Answer::Blob { session, digest } | Answer::Resource { session, digest } => {
+                        let to = Asker { id, outbox, permit };
+                        self.reads.blob(BlobRead { session, digest, resource, to });
                     }
                     Answer::Export { session } => {
-                        let snapshots = Session::channels(&session)
-                            .iter()
-                            .filter_map(|c| Some((c.to_string(), self.state.snapshot(c)?.ok()?)))
-                            .collect();
-                        self.reads.submit(ReadJob::Export {
-                            channels: Session::channels(&session).to_vec(),
+                        let channels = Session::channels(&session);
+                        let state = |c: &Channel| Some((c.to_string(), self.state.snapshot(c)?.ok()?));
+                        let read = ExportRead {
                             repository: self.state.repository.clone(),
                             through: self.state.seq,
-                            snapshots,
-                            id,
-                            outbox,
-                            permit,
-                        });
+                            snapshots: channels.iter().filter_map(state).collect(),
+                            channels: channels.to_vec(),
+                            to: Asker { id, outbox, permit },
+                        };
+                        self.reads.export(self.store.reader(), read);
                     }
                 }
             }

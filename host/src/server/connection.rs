@@ -206,6 +206,7 @@ fn describe_writer(sink: Sink, end: WriterEnd) -> (Option<Sink>, String) {
         WriterEnd::Overflowed => (Some(sink), "read too slowly, queue full".into()),
         // The client's close frame came first, and has been answered.
         WriterEnd::Failed(error @ WsError::Protocol(_)) => (Some(sink), error.to_string()),
+        WriterEnd::Unfinished => (None, "an answer broke off".into()),
         WriterEnd::Stuck => (None, "took nothing for too long".into()),
         WriterEnd::Failed(error) => (None, error.to_string()),
     }

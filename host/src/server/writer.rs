@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::stream::SplitSink;
 use futures_util::{FutureExt, SinkExt};
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
@@ -14,7 +14,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 
-use crate::outbox::{Outgoing, Outlet};
+use crate::outbox::{Outgoing, Outlet, Piece};
 
 /// Bytes that are written before the socket is flushed, and the most one WebSocket frame carries: the library's
 /// buffer keeps the size of the largest frame for the life of the connection.
@@ -31,6 +31,8 @@ pub(super) enum WriterEnd {
     Overflowed,
     /// The client read nothing for the whole write time.
     Stuck,
+    /// A streamed answer broke off.
+    Unfinished,
     /// The socket failed.
     Failed(WsError),
 }
@@ -95,6 +97,7 @@ impl Writer {
             match next {
                 Some(Outgoing::Event(text)) => fed += self.text(&text).await?,
                 Some(Outgoing::Reply(text)) => fed += self.text(&text).await?,
+                Some(Outgoing::Stream(pieces)) => fed += self.stream(pieces).await?,
                 Some(Outgoing::Close(code, reason)) => return Ok(Step::Close(code, reason)),
                 None if self.outlet.overflowed() => return Err(WriterEnd::Overflowed),
                 None => return Ok(Step::Close(1000, "done")),
@@ -121,6 +124,33 @@ impl Writer {
             kind = Data::Continue;
         }
         Ok(text.len())
+    }
+
+    /// Feeds one message as its pieces come; returns its size.
+    async fn stream(&mut self, mut pieces: mpsc::Receiver<Piece>) -> Result<usize, WriterEnd> {
+        let mut kind = Data::Text;
+        let mut size = 0;
+        loop {
+            // Who produces it may be slow, and meanwhile the queue behind it may overflow.
+            let piece = tokio::select! {
+                biased;
+                piece = pieces.recv() => piece,
+                () = self.outlet.overflow() => return Err(WriterEnd::Overflowed),
+            };
+            let (bytes, last) = match piece {
+                Some(Piece::Part(bytes)) => (bytes, false),
+                Some(Piece::Last(bytes)) => (bytes, true),
+                // Half a message cannot be taken back.
+                None => return Err(WriterEnd::Unfinished),
+            };
+            size += bytes.len();
+            self.feed(Message::Frame(Frame::message(bytes, OpCode::Data(kind), last))).await?;
+            self.flush().await?;
+            if last {
+                return Ok(size);
+            }
+            kind = Data::Continue;
+        }
     }
 
     async fn feed(&mut self, message: Message) -> Result<(), WriterEnd> {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::authority::{Handle, Settings, spawn};
-use crate::outbox::{Outgoing, Outlet, outbox};
+use crate::outbox::{Outgoing, Outlet, Piece, outbox};
 use crate::rpc::Peer;
 use crate::store::SqliteStore;
 
@@ -157,6 +157,18 @@ impl TestPeer {
                 match item.expect("an answer in time").expect("an open connection") {
                     Outgoing::Reply(text) => return serde_json::from_str(&text).unwrap(),
                     Outgoing::Event(text) => self.events.push(serde_json::from_str(&text).unwrap()),
+                    Outgoing::Stream(mut pieces) => {
+                        let mut whole = Vec::new();
+                        loop {
+                            match pieces.recv().await.expect("an answer that does not break off") {
+                                Piece::Part(bytes) => whole.extend(bytes),
+                                Piece::Last(bytes) => {
+                                    whole.extend(bytes);
+                                    return serde_json::from_slice(&whole).unwrap();
+                                }
+                            }
+                        }
+                    }
                     Outgoing::Close(code, why) => panic!("closed: {code} {why}"),
                 }
             }
