@@ -25,13 +25,23 @@ const EXPORTS: usize = 16;
 /// Bytes of one piece of a streamed answer.
 const PIECE: usize = 64 * 1024;
 
+/// How a blob is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BlobForm {
+    /// As AXP does.
+    Axp,
+    /// As an AHP resource.
+    Base64,
+    /// As an AHP resource, as text if it is text.
+    Text,
+}
+
 /// The content of a blob that somebody reads.
 #[derive(Debug)]
 pub(crate) struct BlobRead {
     pub(crate) session: Id,
     pub(crate) digest: Digest,
-    /// Whether it is asked for as an AHP resource.
-    pub(crate) resource: bool,
+    pub(crate) form: BlobForm,
     pub(crate) to: Asker,
 }
 
@@ -75,7 +85,7 @@ impl Reads {
             .name("blobs".into())
             .spawn(move || {
                 while let Ok(read) = queue.recv() {
-                    let result = blob(&mut *reader, &read.session, &read.digest, read.resource);
+                    let result = blob(&mut *reader, &read.session, &read.digest, read.form);
                     read.to.answer(result);
                 }
             })
@@ -179,16 +189,21 @@ fn blob(
     reader: &mut dyn Reader,
     session: &Id,
     digest: &Digest,
-    resource: bool,
+    form: BlobForm,
 ) -> Result<String, StoreError> {
     let (data, media_type) = reader
         .blob(session, digest)?
         .ok_or_else(|| StoreError::Damaged(format!("blob {digest} of session {session} is gone")))?;
-    let data = STANDARD.encode(data);
-    Ok(if resource {
-        json!({ "data": data, "encoding": "base64", "contentType": media_type }).to_string()
-    } else {
-        json!({ "data": data, "mediaType": media_type }).to_string()
+    let resource = |data: String, encoding: &str| {
+        json!({ "data": data, "encoding": encoding, "contentType": media_type }).to_string()
+    };
+    Ok(match form {
+        BlobForm::Axp => json!({ "data": STANDARD.encode(data), "mediaType": media_type }).to_string(),
+        BlobForm::Base64 => resource(STANDARD.encode(data), "base64"),
+        BlobForm::Text => match String::from_utf8(data) {
+            Ok(text) => resource(text, "utf-8"),
+            Err(error) => resource(STANDARD.encode(error.into_bytes()), "base64"),
+        },
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ahp_types::StateAction;
-use ahp_types::commands::{InitializeParams, ListSessionsParams, ReconnectParams};
+use ahp_types::commands::{ContentEncoding, InitializeParams, ListSessionsParams, ReconnectParams};
 use axp_protocol::ProtocolError;
 use axp_protocol::canonical::sha256_hex;
 use axp_protocol::channel::{Channel, parse_blob_uri};
@@ -47,7 +47,7 @@ pub(crate) enum Request {
     ListSessions(ListSessionsParams),
     CreateSession(NewSession),
     DispatchAction(Box<ActionDispatch>),
-    ResourceRead { session: Id, digest: Digest },
+    ResourceRead { session: Id, digest: Digest, text: bool },
     Axp(Call),
     BlobPut { operation: Id, channel: Channel, upload: Upload },
 }
@@ -304,9 +304,10 @@ fn resource_read(params: &str) -> Result<Request, ProtocolError> {
         #[serde(rename = "channel")]
         _channel: String,
         uri: String,
+        encoding: Option<ContentEncoding>,
     }
     let p: Params = parse_params(params)?;
     let (session, digest) = parse_blob_uri(&p.uri)
         .ok_or_else(|| ProtocolError::not_found("only axp-blob:/CHANNEL/DIGEST can be read here"))?;
-    Ok(Request::ResourceRead { session, digest })
+    Ok(Request::ResourceRead { session, digest, text: p.encoding == Some(ContentEncoding::Utf8) })
 }

@@ -56,8 +56,8 @@ pub(crate) enum Answer {
     Json(String),
     /// Content of a blob, read from the store.
     Blob { session: Id, digest: Digest },
-    /// The same, as an AHP resource.
-    Resource { session: Id, digest: Digest },
+    /// The same, as an AHP resource; as text where it is asked for and is text.
+    Resource { session: Id, digest: Digest, text: bool },
     /// History of a session, read from the store.
     Export { session: Id },
 }

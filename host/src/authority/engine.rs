@@ -23,9 +23,9 @@ use super::decide::{self, Answer, Decision, Effect, Lookup, Refusal, Trace};
 use super::state::{ClientBinding, Session, State, follow_up};
 use super::{ConnectionId, Incoming, Input, Settings, catalogue};
 use crate::outbox::{Frame, Outbox};
-use crate::reads::{Asker, BlobRead, ExportRead, Reads};
+use crate::reads::{Asker, BlobForm, BlobRead, ExportRead, Reads};
 use crate::rpc::{Request, RequestId};
-use crate::store::{BlobMeta, Reader, Receipt, ReceiptKey, Store, StoreError};
+use crate::store::{BlobMeta, Reader, Receipt, ReceiptKey, Store, StoreError, StoredChannel};
 
 /// A connection as the authority knows it.
 pub(super) struct Connection {
@@ -52,8 +52,8 @@ pub(super) struct Engine {
     reads: Reads,
     pub(super) settings: Settings,
     pub(super) state: State,
-    /// Channels the store had at start.
-    stored: HashSet<Channel>,
+    /// Channels the store had at start, and the bytes of log after each one's snapshot.
+    stored: HashMap<Channel, usize>,
     pub(super) connections: HashMap<ConnectionId, Connection>,
     pub(super) subscribers: HashMap<Channel, BTreeSet<ConnectionId>>,
     deadlines: Deadlines,
@@ -98,6 +98,7 @@ impl Engine {
         let reader = store.reader()?;
         let reads = Reads::start(store.reader()?)?;
         let (state, stored) = load_state(&mut *store, &settings.repository)?;
+        let log_bytes = stored.iter().map(|(channel, log)| (channel.clone(), *log)).collect();
         let mut engine = Self {
             store,
             reader,
@@ -108,7 +109,7 @@ impl Engine {
             connections: HashMap::new(),
             subscribers: HashMap::new(),
             deadlines: Deadlines::default(),
-            log_bytes: HashMap::new(),
+            log_bytes,
             snapshot_sizes: HashMap::new(),
             open: false,
             outputs: vec![],
@@ -133,8 +134,10 @@ impl Engine {
     /// Orphans what a previous process left running (section 7).
     pub(super) fn start_up(&mut self) -> Result<(), StoreError> {
         let now = (self.settings.clock)();
-        let missing: Vec<_> =
-            [Channel::Executors, Channel::Memory].into_iter().filter(|c| !self.stored.contains(c)).collect();
+        let missing: Vec<_> = [Channel::Executors, Channel::Memory]
+            .into_iter()
+            .filter(|c| !self.stored.contains_key(c))
+            .collect();
         let held: Vec<Id> = self
             .state
             .sessions
@@ -259,7 +262,10 @@ impl Engine {
     }
 
     fn execute(&mut self, connection: ConnectionId, request: Request) -> Result<Answer, Refusal> {
-        let known = &self.connections[&connection];
+        // A store that failed in the flush before this has ended every connection.
+        let Some(known) = self.connections.get(&connection) else {
+            return Err(ProtocolError::internal("the connection is over").into());
+        };
         let actor = known.principal.clone();
         let client = known.client.clone();
         let now = (self.settings.clock)();
@@ -284,14 +290,14 @@ impl Engine {
                 Ok(Answer::Json(catalogue::list(&self.state, &actor, p.limit, p.cursor.as_deref())?))
             }
             Request::CreateSession(p) => self.create_session(&actor, &p, now),
-            Request::ResourceRead { session, digest } => {
+            Request::ResourceRead { session, digest, text } => {
                 let session = decide::readable(&self.state, &actor, &Channel::Exchange(session))?.id.clone();
                 if self.store.blob_meta(&session, &digest)?.is_none() {
                     return Err(
                         ProtocolError::not_found(format!("no blob {digest} in session {session}")).into()
                     );
                 }
-                Ok(Answer::Resource { session, digest })
+                Ok(Answer::Resource { session, digest, text })
             }
             Request::DispatchAction(p) => {
                 let key = ReceiptKey::Dispatch { client: client.clone(), seq: p.client_seq };
@@ -590,15 +596,19 @@ impl Engine {
             Output::Answer { connection, id, answer, permit } => {
                 let Some(connection) = self.connections.get(&connection) else { return };
                 let outbox = connection.outbox.clone();
-                let resource = matches!(answer, Answer::Resource { .. });
                 match answer {
                     Answer::Json(result) => {
                         outbox.reply(result_frame(&id, &result));
                         drop(permit);
                     }
-                    Answer::Blob { session, digest } | Answer::Resource { session, digest } => {
+                    Answer::Blob { session, digest } => {
                         let to = Asker { id, outbox, permit };
-                        self.reads.blob(BlobRead { session, digest, resource, to });
+                        self.reads.blob(BlobRead { session, digest, form: BlobForm::Axp, to });
+                    }
+                    Answer::Resource { session, digest, text } => {
+                        let to = Asker { id, outbox, permit };
+                        let form = if text { BlobForm::Text } else { BlobForm::Base64 };
+                        self.reads.blob(BlobRead { session, digest, form, to });
                     }
                     Answer::Export { session } => {
                         let channels = Session::channels(&session);
@@ -636,9 +646,9 @@ impl Engine {
             }
         }
         match load_state(&mut *self.store, &self.settings.repository) {
-            Ok((state, _)) => {
+            Ok((state, stored)) => {
                 self.state = state;
-                self.log_bytes.clear();
+                self.log_bytes = stored;
                 self.snapshot_sizes.clear();
                 self.schedule_all();
             }
@@ -689,10 +699,14 @@ fn input_hash(value: &serde_json::Value) -> Result<String, ProtocolError> {
     hash(value).map_err(|e| ProtocolError::internal(format!("the params cannot be hashed: {e}")))
 }
 
-/// The state as stored, and the channels it is made of.
-fn load_state(store: &mut dyn Store, repository: &str) -> Result<(State, HashSet<Channel>), StoreError> {
+/// The state as stored, and the channels it is made of, with the bytes of log after each one's snapshot.
+fn load_state(
+    store: &mut dyn Store,
+    repository: &str,
+) -> Result<(State, HashMap<Channel, usize>), StoreError> {
     let loaded = store.load()?;
-    let stored_channels = loaded.channels.iter().map(|c| c.channel.clone()).collect();
+    let log = |c: &StoredChannel| c.actions.iter().map(|(_, action)| action.len()).sum();
+    let stored_channels = loaded.channels.iter().map(|c| (c.channel.clone(), log(c))).collect();
     let mut state = State::new(repository);
     state.seq = loaded.seq;
     state.blob_bytes = loaded.blob_bytes;

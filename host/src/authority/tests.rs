@@ -460,7 +460,11 @@ fn blobs_belong_to_their_session() {
     assert_eq!(maria.call("_axp/blobGet", get("axp-session:/fix")).unwrap()["data"], "aGVsbG8=");
     assert_eq!(maria.call("_axp/blobGet", get("axp-session:/other")).unwrap_err().0, -32008);
     let read = json!({"channel": "ahp-root://", "uri": blob["uri"]});
-    assert_eq!(maria.call("resourceRead", read).unwrap()["contentType"], "text/plain");
+    assert_eq!(maria.call("resourceRead", read.clone()).unwrap()["contentType"], "text/plain");
+    let mut text = read;
+    text["encoding"] = json!("utf-8");
+    let text = maria.call("resourceRead", text).unwrap();
+    assert_eq!((&text["data"], &text["encoding"]), (&json!("hello"), &json!("utf-8")));
     assert_eq!(host.peer("observer").call("_axp/blobPut", put("axp-session:/fix")).unwrap_err().0, -32009);
     let mut bad = put("axp-session:/fix");
     bad["data"] = json!("not base64!");
