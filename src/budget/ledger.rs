@@ -101,6 +101,19 @@ pub struct Spending {
     pub open: BTreeMap<String, Allowance>,
 }
 
+/// A ledger as somebody finds it who does not hold it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// What it is the account of.
+    pub account: Account,
+    /// What it adds up to.
+    pub spending: Spending,
+    /// Whether a park holds it now.
+    pub in_use: bool,
+    /// When it was last written.
+    pub changed: std::time::SystemTime,
+}
+
 /// An open ledger, held by one process.
 #[derive(Debug)]
 pub struct Ledger {
@@ -137,14 +150,7 @@ impl Ledger {
             parse(&text).map_err(|line| LedgerError::Damaged { path: path.clone(), line })?;
         file.set_len(whole as u64).map_err(io)?;
         file.seek(SeekFrom::End(0)).map_err(io)?;
-        let mut ledger = Self {
-            path: path.clone(),
-            file,
-            settled: Allowance::default(),
-            limit: Allowance::default(),
-            open: BTreeMap::new(),
-            closed: Default::default(),
-        };
+        let mut ledger = Self::empty(&path, file);
         let fresh = records.is_empty();
         for record in records {
             ledger.apply(record);
@@ -157,6 +163,59 @@ impl Ledger {
             ledger.append(Record::Limit { limit })?;
         }
         Ok(ledger)
+    }
+
+    /// Reads every ledger of a folder without changing any. Those that cannot be read are named with why.
+    ///
+    /// # Errors
+    /// When the folder cannot be read; one that is not there has none.
+    pub fn list(folder: &Path) -> Result<Vec<Result<Summary, LedgerError>>, LedgerError> {
+        let io = |source| LedgerError::Io { path: folder.to_owned(), source };
+        let entries = match std::fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+            Err(error) => return Err(io(error)),
+        };
+        let mut paths = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(io)?.path();
+            if path.extension().is_some_and(|e| e == "ledger") {
+                paths.push(path);
+            }
+        }
+        paths.sort();
+        Ok(paths.iter().map(|path| Self::summary(path)).collect())
+    }
+
+    fn summary(path: &Path) -> Result<Summary, LedgerError> {
+        let io = |source| LedgerError::Io { path: path.to_owned(), source };
+        let file = File::open(path).map_err(io)?;
+        let changed = file.metadata().and_then(|m| m.modified()).map_err(io)?;
+        // A park holds its ledger for as long as it lives. A lock taken here is gone when the file is closed.
+        let in_use = matches!(file.try_lock_shared(), Err(std::fs::TryLockError::WouldBlock));
+        let mut ledger = Self::empty(path, file);
+        let mut text = Vec::new();
+        (&ledger.file).take(MAX_BYTES).read_to_end(&mut text).map_err(io)?;
+        let (records, _) =
+            parse(&text).map_err(|line| LedgerError::Damaged { path: path.to_owned(), line })?;
+        let Some(Record::Opened { account, .. }) = records.first().cloned() else {
+            return Err(LedgerError::Damaged { path: path.to_owned(), line: 1 });
+        };
+        for record in records {
+            ledger.apply(record);
+        }
+        Ok(Summary { account, spending: ledger.spending(), in_use, changed })
+    }
+
+    fn empty(path: &Path, file: File) -> Self {
+        Self {
+            path: path.to_owned(),
+            file,
+            settled: Allowance::default(),
+            limit: Allowance::default(),
+            open: BTreeMap::new(),
+            closed: Default::default(),
+        }
     }
 
     /// What it adds up to.
@@ -340,6 +399,27 @@ mod tests {
         std::fs::write(&path, &damaged).unwrap();
         let error = Ledger::open(folder.path(), &account(), amount(100)).unwrap_err();
         assert!(matches!(error, LedgerError::Damaged { line: 1, .. }), "{error}");
+    }
+
+    #[test]
+    fn all_are_listed_with_who_holds_them() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Ledger::list(&folder.path().join("none")).unwrap().len(), 0);
+        let mut held = Ledger::open(folder.path(), &account(), amount(9)).unwrap();
+        held.reserve("t", amount(3)).unwrap();
+        drop(
+            Ledger::open(folder.path(), &Account { grant: "other".into(), ..account() }, amount(1)).unwrap(),
+        );
+        std::fs::write(folder.path().join("bad.ledger"), "nonsense\n").unwrap();
+        let all = Ledger::list(folder.path()).unwrap();
+        assert_eq!(all.len(), 3);
+        let good: Vec<_> = all.iter().filter_map(|summary| summary.as_ref().ok()).collect();
+        let ours = good.iter().find(|s| s.account == account()).unwrap();
+        assert_eq!((ours.in_use, ours.spending.spent), (true, amount(3)));
+        assert!(good.iter().any(|s| s.account.grant == "other" && !s.in_use));
+        assert_eq!(good.len(), 2, "the damaged one is named with why");
+        // Looking at it took nothing from its holder.
+        held.settle("t", amount(1)).unwrap();
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod ledger;
 
 pub use approval::{approve_limit, approved_limit};
 pub use clock::LeaseClock;
-pub use ledger::{Account, Ledger, LedgerError, Spending};
+pub use ledger::{Account, Ledger, LedgerError, Spending, Summary};
 
 use axp_protocol::shape::Allowance;
 

@@ -21,6 +21,7 @@ mod render;
 mod run;
 mod sanitize;
 mod session;
+mod status;
 mod turn;
 mod wait;
 mod waiting;
@@ -117,6 +118,7 @@ enum Command {
     Grant(grant::GrantArgs),
     Revoke(grant::RevokeArgs),
     Export(export::ExportArgs),
+    Status(status::StatusArgs),
     Completions(generate::CompletionsArgs),
     #[command(name = "__man", hide = true)]
     Man(generate::IntoArgs),
@@ -193,6 +195,7 @@ pub fn run(cli: Cli) -> Result<(), CliError> {
     // These need neither logs nor a runtime.
     match &cli.command {
         Command::Init(args) => return init::run(args, &ctx),
+        Command::Status(args) => return status::run(args, &ctx),
         Command::Completions(args) => return generate::completions(args),
         Command::Man(args) => return generate::man(args),
         Command::Schema(args) => return generate::schema(args),
@@ -239,6 +242,7 @@ async fn dispatch(command: Command, ctx: &Context) -> Result<(), CliError> {
         Command::Revoke(args) => grant::revoke(args, ctx).await,
         Command::Export(args) => export::run(args, ctx).await,
         Command::Init(args) => init::run(&args, ctx),
+        Command::Status(args) => status::run(&args, ctx),
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),
         Command::Schema(args) => generate::schema(&args),
