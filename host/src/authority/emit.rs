@@ -10,7 +10,8 @@ use axp_protocol::method::params;
 use axp_protocol::shape::Principal;
 use serde_json::Value;
 
-use super::decide::{Decision, Lookup, Refusal, fenced};
+use super::decide::{Decision, Lookup, Refusal};
+use super::lease::fenced;
 use super::state::Session;
 
 /// What an ID in the turn stands for.

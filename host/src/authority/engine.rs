@@ -14,18 +14,19 @@ use axp_protocol::channel::{Channel, ROOT};
 use axp_protocol::method::Call;
 use axp_protocol::scalar::{Digest, Id};
 use axp_protocol::shape::Principal;
-use axp_protocol::state::ChannelState;
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::deadlines::{Deadlines, Expiry};
 use super::decide::{self, Answer, Decision, Effect, Lookup, Refusal, Trace};
+use super::frames::{action_frame, error_frame, notification, result_frame};
+use super::load::load_state;
 use super::state::{ClientBinding, Session, State, follow_up};
-use super::{ConnectionId, Incoming, Input, Settings, catalogue};
+use super::{ConnectionId, Incoming, Input, Settings, artifacts, catalogue, grants, lease};
 use crate::outbox::{Frame, Outbox};
 use crate::reads::{Asker, BlobForm, BlobRead, ExportRead, Reads};
 use crate::rpc::{Request, RequestId};
-use crate::store::{BlobMeta, Reader, Receipt, ReceiptKey, Store, StoreError, StoredChannel};
+use crate::store::{BlobMeta, Reader, Receipt, ReceiptKey, Store, StoreError};
 
 /// A connection as the authority knows it.
 pub(super) struct Connection {
@@ -156,7 +157,7 @@ impl Engine {
         }
         for id in held {
             if let Some(session) = self.state.sessions.get(&id) {
-                let events = decide::orphan(session, "the host restarted while the turn ran", now);
+                let events = lease::orphan(session, "the host restarted while the turn ran", now);
                 self.record(events, None, now)?;
             }
         }
@@ -334,7 +335,7 @@ impl Engine {
                 });
                 let total = self.settings.blob_total_bytes;
                 self.once(key, "_axp/blobPut", input_hash(&input)?, None, now, |engine| {
-                    Ok(decide::put_blob(&engine.state, &actor, &channel, upload, total)?)
+                    Ok(artifacts::put_blob(&engine.state, &actor, &channel, upload, total)?)
                 })
             }
         }
@@ -468,12 +469,12 @@ impl Engine {
             let events = match &expiry {
                 Expiry::Lease(id) => match self.state.sessions.get(id) {
                     Some(s) if s.exchange.lease.as_ref().is_some_and(|l| l.expires_at <= now) => {
-                        decide::orphan(s, "the contributor's lease expired while the turn ran", now)
+                        lease::orphan(s, "the contributor's lease expired while the turn ran", now)
                     }
                     _ => continue,
                 },
                 Expiry::Executor(id) => match self.state.executors.entries.get(id) {
-                    Some(e) if e.online && e.expires_at <= now => vec![decide::executor_offline(e)],
+                    Some(e) if e.online && e.expires_at <= now => vec![grants::executor_offline(e)],
                     _ => continue,
                 },
             };
@@ -697,79 +698,4 @@ fn is_delta(action: &Action) -> bool {
 
 fn input_hash(value: &serde_json::Value) -> Result<String, ProtocolError> {
     hash(value).map_err(|e| ProtocolError::internal(format!("the params cannot be hashed: {e}")))
-}
-
-/// The state as stored, and the channels it is made of, with the bytes of log after each one's snapshot.
-fn load_state(
-    store: &mut dyn Store,
-    repository: &str,
-) -> Result<(State, HashMap<Channel, usize>), StoreError> {
-    let loaded = store.load()?;
-    let log = |c: &StoredChannel| c.actions.iter().map(|(_, action)| action.len()).sum();
-    let stored_channels = loaded.channels.iter().map(|c| (c.channel.clone(), log(c))).collect();
-    let mut state = State::new(repository);
-    state.seq = loaded.seq;
-    state.blob_bytes = loaded.blob_bytes;
-    state.keys = loaded.keys.into_iter().collect();
-    for (client, principal, last_seq) in loaded.clients {
-        state.clients.insert(client, ClientBinding { principal, last_seq });
-    }
-    for (id, created_at) in loaded.sessions {
-        let session = Session::new(&id, repository, "", "", created_at)
-            .map_err(|e| StoreError::Damaged(format!("session {id}: {e}")))?;
-        state.sessions.insert(id, session);
-    }
-    for stored in loaded.channels {
-        let damaged = |e: serde_json::Error| StoreError::Damaged(format!("{}: {e}", stored.channel));
-        let value = serde_json::from_str(&stored.state).map_err(damaged)?;
-        match ChannelState::from_value(&stored.channel, value).map_err(damaged)? {
-            // The root is made of this program's own words; only its actions are stored, and it has none.
-            ChannelState::Root(_) => {}
-            ChannelState::Executors(executors) => state.executors = *executors,
-            ChannelState::Memory(memory) => state.memory = *memory,
-            other => {
-                let session = stored.channel.session().and_then(|id| state.sessions.get_mut(id));
-                session
-                    .ok_or_else(|| StoreError::Damaged(format!("{} has no session", stored.channel)))?
-                    .set(other);
-            }
-        }
-        for (_, action) in &stored.actions {
-            let action: Action = serde_json::from_str(action).map_err(damaged)?;
-            state.apply(&stored.channel, &action);
-        }
-    }
-    Ok((state, stored_channels))
-}
-
-/// A notification frame.
-fn notification(method: &str, params: &serde_json::Value) -> Frame {
-    json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string().into()
-}
-
-/// An `action` notification, put together from JSON that is written already.
-fn action_frame(
-    channel: &Channel,
-    action: &str,
-    seq: u64,
-    origin: Option<&str>,
-    rejection: Option<&str>,
-) -> Frame {
-    let envelope = crate::reads::envelope(&channel.to_string(), action, seq, origin, rejection);
-    format!(r#"{{"jsonrpc":"2.0","method":"action","params":{envelope}}}"#).into()
-}
-
-/// A reply with a result that is JSON already.
-pub(crate) fn result_frame(id: &RequestId, result: &str) -> String {
-    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)
-}
-
-/// A reply with an error; `id` is `null` when it could not be read.
-pub(crate) fn error_frame(id: Option<&RequestId>, error: &ProtocolError) -> String {
-    let mut body = json!({ "code": error.code, "message": error.message });
-    if let Some(data) = &error.data {
-        body["data"] = data.clone();
-    }
-    let id = id.map_or_else(|| "null".to_owned(), ToString::to_string);
-    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{body}}}"#)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use axp_protocol::ProtocolError;
-use axp_protocol::action::{Action, AxpAction};
+use axp_protocol::action::AxpAction;
 use axp_protocol::canonical::hash;
 use axp_protocol::channel::Channel;
 use axp_protocol::method::{LessonVerdict, MemoryHits, params};
@@ -13,7 +13,7 @@ use axp_protocol::shape::{
 };
 use serde_json::json;
 
-use super::decide::{Decision, Lookup, Refusal, require_open, require_role};
+use super::decide::{Decision, Lookup, Refusal, exchange, require_open, require_role};
 use super::state::{Session, State, context_hash};
 
 /// Places of evidence that a lesson keeps.
@@ -31,28 +31,28 @@ pub(super) fn compact(
     require_role(actor, &[Role::Contributor, Role::Maintainer], "propose a context")?;
     require_open(session)?;
     quiet(session)?;
-    let exchange = &session.exchange;
-    let Some(checkpoint) = &exchange.checkpoint else {
+    let current = &session.exchange;
+    let Some(checkpoint) = &current.checkpoint else {
         return Err(ProtocolError::conflict(format!("session {} has no checkpoint to stand on", session.id)));
     };
-    if p.expected_revision.get() != exchange.context.revision {
+    if p.expected_revision.get() != current.context.revision {
         return Err(ProtocolError::conflict(format!(
             "the context is at revision {}, not {}",
-            exchange.context.revision,
+            current.context.revision,
             p.expected_revision.get()
         )));
     }
     let turns = session.chat.turns.len() as u64;
     let through = p.through_turn.get();
-    if through <= exchange.context.through_turn || through > turns {
+    if through <= current.context.through_turn || through > turns {
         return Err(ProtocolError::invalid_params(format!(
             "throughTurn: {through}, where more than {} and at most {turns} is allowed",
-            exchange.context.through_turn
+            current.context.through_turn
         ))
         .with_data(json!({ "path": "throughTurn" })));
     }
     let mut context = Context {
-        revision: exchange.context.revision + 1,
+        revision: current.context.revision + 1,
         through_turn: through,
         summary: p.summary.to_string(),
         decisions: p.decisions.iter().map(ToString::to_string).collect(),
@@ -65,12 +65,12 @@ pub(super) fn compact(
     let proposal = CompactionProposal {
         id: p.operation_id.clone(),
         author: actor.id.to_string(),
-        expected_revision: exchange.context.revision,
+        expected_revision: current.context.revision,
         context,
         evidence: SeqRange { from_seq: 1, to_seq: state.seq },
     };
     let action = AxpAction::CompactionProposed { proposal: proposal.clone() };
-    Decision::new(vec![exchange_event(session, action)], &proposal)
+    Decision::new(vec![exchange(session, action)], &proposal)
 }
 
 /// Decides `_axp/acceptCompaction`.
@@ -81,22 +81,22 @@ pub(super) fn accept(
 ) -> Result<Decision, ProtocolError> {
     require_role(actor, &[Role::Maintainer], "accept a context")?;
     require_open(session)?;
-    let exchange = &session.exchange;
-    let Some(proposal) = exchange.compaction.as_ref().filter(|known| known.id == p.proposal_id) else {
+    let current = &session.exchange;
+    let Some(proposal) = current.compaction.as_ref().filter(|known| known.id == p.proposal_id) else {
         return Err(ProtocolError::not_found(format!(
             "no proposal {} in session {}",
             p.proposal_id, session.id
         )));
     };
-    if proposal.expected_revision != exchange.context.revision {
+    if proposal.expected_revision != current.context.revision {
         return Err(ProtocolError::conflict("the context has changed since this was proposed"));
     }
-    if exchange.checkpoint.as_ref().map(|c| &c.head_commit) != proposal.context.git_head.as_ref() {
+    if current.checkpoint.as_ref().map(|c| &c.head_commit) != proposal.context.git_head.as_ref() {
         return Err(ProtocolError::conflict("the checkpoint has changed since this was proposed"));
     }
     let context = proposal.context.clone();
     let action = AxpAction::ContextChanged { context: context.clone() };
-    Decision::new(vec![exchange_event(session, action)], &context)
+    Decision::new(vec![exchange(session, action)], &context)
 }
 
 fn quiet(session: &Session) -> Result<(), ProtocolError> {
@@ -104,10 +104,6 @@ fn quiet(session: &Session) -> Result<(), ProtocolError> {
         None => Ok(()),
         Some(turn) => Err(ProtocolError::turn_in_progress(format!("turn {} is active", turn.id))),
     }
-}
-
-fn exchange_event(session: &Session, action: AxpAction) -> (Channel, Action) {
-    (Channel::Exchange(session.id.clone()), action.into())
 }
 
 /// Decides `_axp/memoryPropose`. The same wording joins its evidence to the lesson that is there, whatever became of

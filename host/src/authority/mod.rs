@@ -1,14 +1,19 @@
 //! One thread that owns all state. Commands arrive on a channel; those that wait at the same moment share a
 //! transaction; replies and broadcasts go out after its commit (section 7).
 
+mod artifacts;
 mod catalogue;
 mod context;
 mod deadlines;
 mod decide;
 mod emit;
 mod engine;
+mod frames;
+mod grants;
 mod hello;
 mod knowledge;
+mod lease;
+mod load;
 mod review;
 mod state;
 mod turn;
@@ -29,9 +34,10 @@ use crate::outbox::Outbox;
 use crate::rpc::{Request, RequestId};
 use crate::store::{Store, StoreError};
 
-pub(crate) use decide::{Trace, Upload};
+pub(crate) use artifacts::Upload;
+pub(crate) use decide::Trace;
 use engine::Engine;
-pub(crate) use engine::{error_frame, result_frame};
+pub(crate) use frames::{error_frame, result_frame};
 
 /// Reads the wall clock, ms since the Unix epoch.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;

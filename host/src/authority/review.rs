@@ -3,18 +3,14 @@
 use axp_protocol::ProtocolError;
 use axp_protocol::action::AxpAction;
 use axp_protocol::canonical::hash;
-use axp_protocol::channel::Channel;
 use axp_protocol::method::params;
 use axp_protocol::scalar::Digest;
 use axp_protocol::shape::{DiscussionComment, Principal, Review, Role, Signature, Verification};
 use axp_protocol::signature::{SignatureError, fingerprint, verify as verify_signature};
 
-use super::decide::{Decision, Effect, Lookup, Refusal, check_blob, require_open, require_role};
+use super::artifacts::check_blob;
+use super::decide::{Decision, Effect, Lookup, Refusal, exchange, require_open, require_role};
 use super::state::{Session, State};
-
-fn exchange(session: &Session, action: AxpAction) -> (Channel, axp_protocol::action::Action) {
-    (Channel::Exchange(session.id.clone()), action.into())
-}
 
 /// Decides `_axp/comment`.
 pub(super) fn comment(
