@@ -66,7 +66,7 @@ pub struct TurnEnd {
 }
 
 impl Agent {
-    /// Prompts the agent and follows it to the end of its turn.
+    /// Prompts the agent with these blocks of text and follows it to the end of its turn.
     ///
     /// Events go to `sink` in order; a full sink slows the agent down. Cancelling `cancel` sends `session/cancel`,
     /// answers what waits for a permission, and gives the agent 2 s.
@@ -77,7 +77,7 @@ impl Agent {
     pub async fn prompt(
         &mut self,
         context: TurnContext,
-        text: String,
+        texts: Vec<String>,
         sink: mpsc::Sender<TurnEvent>,
         cancel: CancellationToken,
     ) -> Result<TurnEnd, AgentError> {
@@ -85,7 +85,8 @@ impl Agent {
             return Err(AgentError::Busy);
         }
         sleep_until(self.idle_since + STRAGGLERS).await;
-        let params = json!({ "sessionId": self.session, "prompt": [{"type": "text", "text": text}] });
+        let blocks: Vec<_> = texts.iter().map(|text| json!({"type": "text", "text": text})).collect();
+        let params = json!({ "sessionId": self.session, "prompt": blocks });
         let request =
             UntypedMessage::new(PROMPT, params).map_err(|error| AgentError::refused(PROMPT, &error))?;
         let Some(connection) = &self.connection else { return Err(self.lost().await) };

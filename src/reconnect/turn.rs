@@ -85,7 +85,7 @@ impl Turn {
             Ok(None) => return (true, Ok(())),
             Err(error) => return (true, Err(error)),
         };
-        let prompt = match self.prompt_text().await {
+        let prompt = match self.prompt_texts().await {
             Ok(prompt) => prompt,
             Err(error) => {
                 let end = self.settle(TurnOutcome::Error, Some(error.to_string()), None, &ceiling).await;
@@ -215,23 +215,24 @@ impl Turn {
         ParkError::Budget(why)
     }
 
-    async fn prompt_text(&self) -> Result<String, ClientError> {
+    /// What the agent is told: the work so far where it has to know, and the message, each a block of its own.
+    async fn prompt_texts(&self) -> Result<Vec<String>, ClientError> {
         if !self.with_context {
-            return Ok(self.text.clone());
+            return Ok(vec![self.text.clone()]);
         }
         let context = params::Context {
             channel: text(&format!("axp-session:/{}", self.emitter.session))?,
             max_chars: axp_protocol::scalar::Int::clamped(200_000),
         };
         let context = self.emitter.client.call::<params::Context>(&context).await?;
-        Ok(format!("{}\n\n{}", context.text, self.text))
+        Ok(vec![context.text, self.text.clone()])
     }
 
     /// Prompts the agent and sends on what it says. Also tells whether its cost passed the ceiling.
     async fn prompt(
         &self,
         agent: &mut Agent,
-        prompt: String,
+        prompt: Vec<String>,
         ceiling: &Allowance,
     ) -> (Result<TurnEnd, Failure>, bool) {
         let context = TurnContext {

@@ -54,11 +54,12 @@ impl Turn {
         number: u64,
         cancel: CancellationToken,
     ) -> Self {
-        let texts = request.prompt.iter().filter_map(|block| match block {
+        // What comes before the last block tells of earlier turns.
+        let message = request.prompt.iter().rev().find_map(|block| match block {
             ContentBlock::Text(text) => Some(text.text.as_str()),
             _ => None,
         });
-        let prompt = texts.collect::<Vec<_>>().join("\n");
+        let prompt = message.unwrap_or_default().to_owned();
         Self { client, session: request.session_id, prompt, cwd, number, cancel, said: 0, tools: 0 }
     }
 

@@ -124,7 +124,7 @@ pub(crate) async fn turn(
     let (sink, mut events) = mpsc::channel(4);
     let cancel = CancellationToken::new();
     let mut seen = Vec::new();
-    let prompt = agent.prompt(context(turn_id), text.to_owned(), sink, cancel.clone());
+    let prompt = agent.prompt(context(turn_id), vec![text.to_owned()], sink, cancel.clone());
     let collect = async {
         while let Some(event) = events.recv().await {
             react(&event, &cancel);

@@ -6,3 +6,5 @@ mod agents;
 mod processes;
 mod start;
 mod turns;
+#[path = "../wanted/mod.rs"]
+mod wanted;

@@ -233,10 +233,7 @@ echo heard; next; say two; reply '{"stopReason":"end_turn"}'; next"#;
 /// The example agent of the ACP TypeScript SDK 1.0, which asks for a permission in the middle of its turn.
 #[tokio::test]
 async fn the_sdk_example_agent_takes_a_turn() {
-    let Some(path) = std::env::var_os("AXP_SDK_AGENT") else {
-        eprintln!("skipped: AXP_SDK_AGENT does not name the SDK's dist/examples/agent.js");
-        return;
-    };
+    let Some(path) = crate::wanted::wanted("AXP_SDK_AGENT") else { return };
     let folder = folder();
     let mut spec = axp::acp::AgentSpec::new("node", vec![path], folder.path());
     spec.start_timeout = std::time::Duration::from_secs(50);

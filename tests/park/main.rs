@@ -1,0 +1,14 @@
+//! The contribution from end to end: host, contributor and maintainers are processes, over real sockets, with real Git
+//! repositories and SQLite files, and an agent that speaks real ACP.
+#![cfg(target_os = "linux")]
+#![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod budget;
+mod ends;
+mod holding;
+mod real_agents;
+mod support;
+mod turns;
+#[path = "../wanted/mod.rs"]
+mod wanted;
+mod whole;
