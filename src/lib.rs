@@ -4,6 +4,7 @@ pub mod acp;
 pub mod budget;
 pub mod cli;
 pub mod client;
+pub mod history;
 pub mod reconnect;
 pub mod sample;
 pub mod worktree;

@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             error.report(color);
-            error.code.into()
+            error.exit_code()
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use agent_client_protocol as acp;
@@ -208,6 +208,25 @@ impl Agent {
             }
             self.step("authenticate", json!({ "methodId": method }), patience).await?;
         }
+        self.new_session(patience).await
+    }
+
+    /// Leaves the ACP session behind and opens another in the same process: what was said so far is forgotten.
+    ///
+    /// # Errors
+    ///
+    /// When the agent refuses, does not answer in time, or is gone. It should be stopped then.
+    pub async fn fresh_session(&mut self) -> Result<(), AgentError> {
+        if self.is_unanswered() {
+            return Err(AgentError::Busy);
+        }
+        self.new_session(STEP_TIMEOUT).await?;
+        // Its total may begin anew. One that goes on is charged twice rather than not at all.
+        *self.shared.cost.lock().unwrap_or_else(PoisonError::into_inner) = Default::default();
+        Ok(())
+    }
+
+    async fn new_session(&mut self, patience: Duration) -> Result<(), AgentError> {
         let session = json!({ "cwd": self.cwd, "mcpServers": [] });
         let answer = self.step("session/new", session, patience).await.map_err(|error| match error {
             AgentError::Refused { code: -32000, message, .. } => {

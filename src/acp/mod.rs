@@ -30,7 +30,7 @@ pub use error::AgentError;
 pub use guard::{GUARD_COMMAND, guard_main};
 pub use lines::{MAX_LINE, MAX_NOISE, Noise};
 pub use permission::{DecideError, Decision, PermissionBook};
-pub use process::AgentSpec;
+pub use process::{AgentSpec, contained};
 pub use translate::{LONGEST_DELTA, Translator};
 pub use turn::{Outcome, TurnEnd, TurnEvent};
 pub use usage::TurnUsage;

@@ -1,8 +1,8 @@
 //! The agent's process: how it is started, and how it ends with everything it has started.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -84,11 +84,32 @@ pub(super) struct Process {
     tasks: Vec<JoinHandle<()>>,
 }
 
+/// A program from outside, to be run under a guard, with an environment that is built from nothing: what every program
+/// needs, and the variables of this process that `env` names. Without a guard, this process is the one to end its tree.
+///
+/// # Errors
+/// When there is no such program, or a name in `env` is not to be passed on.
+pub fn contained(program: &OsStr, env: &[String], guard: Option<&Path>) -> Result<Command, AgentError> {
+    let environment = for_agent(std::env::vars_os(), env)?;
+    let program = find_program(program, std::env::var_os("PATH").as_deref())?;
+    let mut command = match guard {
+        Some(guard) => {
+            let mut command = Command::new(guard);
+            command.args(guard_args()).arg(&program);
+            command
+        }
+        None => {
+            adopt_orphans();
+            Command::new(&program)
+        }
+    };
+    command.env_clear().envs(environment);
+    Ok(command)
+}
+
 impl Process {
     /// Starts the agent in a process group of its own, with an environment that is built from nothing.
     pub(super) fn spawn(spec: &AgentSpec) -> Result<(Self, ChildStdin, ChildStdout), AgentError> {
-        let environment = for_agent(std::env::vars_os(), &spec.agent_env)?;
-        let program = find_program(&spec.program, std::env::var_os("PATH").as_deref())?;
         let failed = |reason: String| AgentError::Spawn {
             program: spec.program.to_string_lossy().into_owned(),
             reason,
@@ -96,22 +117,10 @@ impl Process {
         if !spec.cwd.is_dir() {
             return Err(failed(format!("its working folder {} does not exist", spec.cwd.display())));
         }
-        let mut command = match &spec.guard {
-            Some(guard) => {
-                let mut command = Command::new(guard);
-                command.args(guard_args()).arg(&program);
-                command
-            }
-            None => {
-                adopt_orphans();
-                Command::new(&program)
-            }
-        };
+        let mut command = contained(&spec.program, &spec.agent_env, spec.guard.as_deref())?;
         let mut child = command
             .args(&spec.args)
             .current_dir(&spec.cwd)
-            .env_clear()
-            .envs(environment)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -47,12 +47,14 @@ pub struct CliError {
     pub hint: Option<String>,
     /// How the process ends.
     pub code: ExitCode,
+    /// The exit code of a command that was run for somebody, which is passed on.
+    pub passed_on: Option<u8>,
 }
 
 impl CliError {
     /// An error with this code and sentence.
     pub(crate) fn new(code: ExitCode, message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None, code }
+        Self { message: message.into(), hint: None, code, passed_on: None }
     }
 
     /// [`ExitCode::Failed`].
@@ -85,6 +87,18 @@ impl CliError {
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// The same error with the exit code of another command.
+    #[must_use]
+    pub(crate) fn exit(mut self, code: u8) -> Self {
+        self.passed_on = Some(code);
+        self
+    }
+
+    /// How the process ends.
+    pub fn exit_code(&self) -> std::process::ExitCode {
+        self.passed_on.map_or_else(|| self.code.into(), Into::into)
     }
 
     /// Something that the file system refused.
@@ -151,7 +165,7 @@ impl From<ClientError> for CliError {
             ClientError::Refused(refusal) => refusal.message,
             other => other.to_string(),
         };
-        Self { message, hint: hint.map(str::to_owned), code }
+        Self { message, hint: hint.map(str::to_owned), code, passed_on: None }
     }
 }
 

@@ -42,18 +42,29 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<(), CliError> {
     write_stdout(&script)
 }
 
+/// Every command that is shown, with its whole name: `axp` itself, its commands, and theirs.
+pub fn commands() -> Vec<(String, clap::Command)> {
+    fn add(name: String, command: &clap::Command, list: &mut Vec<(String, clap::Command)>) {
+        list.push((name.clone(), command.clone()));
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+            add(format!("{name} {}", sub.get_name()), sub, list);
+        }
+    }
+    let mut list = vec![];
+    add("axp".into(), &command(), &mut list);
+    list
+}
+
 /// The man pages by file name: one for `axp`, one for each command.
 ///
 /// # Errors
 /// When a page cannot be rendered.
 pub fn man_pages() -> std::io::Result<Vec<(String, String)>> {
-    let command = command();
-    let mut pages = vec![page("axp.1".into(), command.clone())?];
-    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
-        let name = format!("axp-{}", sub.get_name());
-        pages.push(page(format!("{name}.1"), sub.clone().display_name(&name))?);
-    }
-    Ok(pages)
+    let pages = commands().into_iter().map(|(name, command)| {
+        let name = name.replace(' ', "-");
+        page(format!("{name}.1"), command.display_name(&name))
+    });
+    pages.collect()
 }
 
 fn page(file: String, command: clap::Command) -> std::io::Result<(String, String)> {

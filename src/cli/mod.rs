@@ -1,6 +1,9 @@
 //! The command line: one file a command family. Errors become sentences and exit codes here and nowhere else.
 
 mod approve;
+mod comment;
+mod confirm;
+mod context;
 mod create;
 mod demo;
 mod error;
@@ -10,19 +13,25 @@ mod generate;
 mod grant;
 mod host;
 mod init;
+mod keys;
 mod list;
 mod local;
+mod log;
+mod memory;
 mod money;
 mod output;
 mod park;
 mod paths;
 mod profile;
 mod render;
+mod review;
+mod rpc;
 mod run;
 mod sanitize;
 mod session;
 mod status;
 mod turn;
+mod verify;
 mod wait;
 mod waiting;
 mod watch;
@@ -36,7 +45,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 pub use error::{CliError, ExitCode};
-pub use generate::{command, man_pages};
+pub use generate::{command, commands, man_pages};
 pub use output::Color;
 
 use crate::client::{ConnectOptions, Credentials};
@@ -117,7 +126,18 @@ enum Command {
     Inspect(list::InspectArgs),
     Grant(grant::GrantArgs),
     Revoke(grant::RevokeArgs),
+    Comment(comment::CommentArgs),
+    Context(context::ContextArgs),
+    Compact(context::CompactArgs),
+    Memory(memory::MemoryArgs),
+    Keygen(keys::KeygenArgs),
+    Submit(review::SubmitArgs),
+    Accept(review::AcceptArgs),
+    Verify(verify::VerifyArgs),
+    Publish(review::PublishArgs),
     Export(export::ExportArgs),
+    Log(log::LogArgs),
+    Rpc(rpc::RpcArgs),
     Status(status::StatusArgs),
     Completions(generate::CompletionsArgs),
     #[command(name = "__man", hide = true)]
@@ -130,7 +150,7 @@ impl Command {
     /// Whether the command says something itself, or tidies up, when it is interrupted.
     fn sees_interrupts(&self) -> bool {
         match self {
-            Self::Host(_) | Self::Park(_) | Self::Run(_) | Self::Demo(_) => true,
+            Self::Host(_) | Self::Park(_) | Self::Run(_) | Self::Demo(_) | Self::Verify(_) => true,
             Self::Prompt(args) => args.waits(),
             Self::Queue(args) => args.waits(),
             Self::Steer(args) => args.waits(),
@@ -196,6 +216,8 @@ pub fn run(cli: Cli) -> Result<(), CliError> {
     match &cli.command {
         Command::Init(args) => return init::run(args, &ctx),
         Command::Status(args) => return status::run(args, &ctx),
+        Command::Keygen(args) => return keys::run(args, &ctx),
+        Command::Log(args) => return log::run(args, &ctx),
         Command::Completions(args) => return generate::completions(args),
         Command::Man(args) => return generate::man(args),
         Command::Schema(args) => return generate::schema(args),
@@ -241,7 +263,18 @@ async fn dispatch(command: Command, ctx: &Context) -> Result<(), CliError> {
         Command::Grant(args) => grant::grant(args, ctx).await,
         Command::Revoke(args) => grant::revoke(args, ctx).await,
         Command::Export(args) => export::run(args, ctx).await,
+        Command::Comment(args) => comment::run(args, ctx).await,
+        Command::Context(args) => context::context(args, ctx).await,
+        Command::Compact(args) => context::compact(args, ctx).await,
+        Command::Memory(args) => memory::run(args, ctx).await,
+        Command::Submit(args) => review::submit(args, ctx).await,
+        Command::Accept(args) => review::accept(args, ctx).await,
+        Command::Verify(args) => verify::run(args, ctx).await,
+        Command::Publish(args) => review::publish(args, ctx).await,
+        Command::Rpc(args) => rpc::run(args, ctx).await,
         Command::Init(args) => init::run(&args, ctx),
+        Command::Keygen(args) => keys::run(&args, ctx),
+        Command::Log(args) => log::run(&args, ctx),
         Command::Status(args) => status::run(&args, ctx),
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),
@@ -278,9 +311,9 @@ mod tests {
 
     #[test]
     fn every_command_has_examples() {
-        for command in command().get_subcommands().filter(|c| !c.is_hide_set()) {
+        for (name, command) in commands() {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(help.starts_with("EXAMPLES\n"), "{}", command.get_name());
+            assert!(help.starts_with("EXAMPLES\n"), "{name}");
         }
     }
 }

@@ -21,6 +21,12 @@ pub(crate) enum Need {
     Maintain,
     /// Give a budget, run an agent.
     Contribute,
+    /// Speak of the work, and propose.
+    Discuss,
+    /// Propose summaries and lessons.
+    Propose,
+    /// Verify a checkpoint.
+    Verify,
     /// Look at sessions.
     Read,
     /// Look at budgets.
@@ -34,6 +40,9 @@ impl Need {
         match self {
             Self::Maintain => &[Maintainer],
             Self::Contribute => &[Contributor],
+            Self::Discuss => &[Maintainer, Contributor, Verifier],
+            Self::Propose => &[Contributor, Maintainer],
+            Self::Verify => &[Verifier],
             Self::Read => &[Maintainer, Contributor, Observer, Verifier],
             Self::ReadGrants => &[Contributor, Maintainer, Observer, Verifier],
         }
@@ -156,6 +165,8 @@ fn none(start: &Path, need: Need) -> CliError {
     let who = match need {
         Need::Maintain => "a maintainer's profile",
         Need::Contribute => "a contributor's profile",
+        Need::Verify => "a verifier's profile",
+        Need::Discuss | Need::Propose => "a maintainer's or contributor's profile",
         Need::Read | Need::ReadGrants => "a profile",
     };
     let error = match found {

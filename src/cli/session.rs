@@ -12,6 +12,11 @@ use super::error::CliError;
 use super::sanitize::one_line;
 use crate::client::{AxpClient, ClientError, ConnectOptions, Credentials, Events, HostInfo};
 
+#[derive(serde::Deserialize)]
+struct SubscribeAnswer {
+    snapshot: ChannelSnapshot,
+}
+
 /// A host that commands go to. A connection that breaks is made anew once, and a call that may have been lost is
 /// asked again with its own operation ID, which the host answers without doing it twice.
 #[derive(Debug)]
@@ -80,14 +85,17 @@ impl Host {
         &mut self,
         channel: &Channel,
     ) -> Result<T, ClientError> {
-        #[derive(serde::Deserialize)]
-        struct Answer {
-            snapshot: ChannelSnapshot,
-        }
         let params = json!({ "channel": channel.to_string() });
-        let answer: Answer = self.request("subscribe", &params).await?;
+        let answer: SubscribeAnswer = self.request("subscribe", &params).await?;
         serde_json::from_value(answer.snapshot.state)
             .map_err(|e| ClientError::Answer { method: format!("subscribe {channel}"), why: e.to_string() })
+    }
+
+    /// The newest sequence number that a channel's state stands for.
+    pub(crate) async fn seq(&mut self, channel: &Channel) -> Result<u64, ClientError> {
+        let params = json!({ "channel": channel.to_string() });
+        let answer: SubscribeAnswer = self.request("subscribe", &params).await?;
+        Ok(answer.snapshot.from_seq)
     }
 
     /// All sessions we may read, newest first.

@@ -135,6 +135,16 @@ pub(crate) enum Way {
     Steering,
 }
 
+impl Way {
+    fn command(self) -> &'static str {
+        match self {
+            Self::Now => "prompt",
+            Self::Queued => "queue",
+            Self::Steering => "steer",
+        }
+    }
+}
+
 /// Runs `axp prompt`.
 pub(crate) async fn prompt(args: PromptArgs, ctx: &Context) -> Result<(), CliError> {
     send(args.message, Way::Now, ctx).await
@@ -158,7 +168,7 @@ async fn send(args: MessageArgs, way: Way, ctx: &Context) -> Result<(), CliError
     let text = read_text(word).await?;
     let mut host = ctx.host(Need::Maintain).await?;
     if named.is_none() {
-        not_a_session(&mut host, word).await?;
+        not_a_session(&mut host, word, way.command()).await?;
     }
     let session = host.session(named).await?;
     // Before the turn starts, so that nothing of it is missed.
@@ -187,18 +197,18 @@ async fn send(args: MessageArgs, way: Way, ctx: &Context) -> Result<(), CliError
     Ok(())
 }
 
-/// Refuses a session where a text is wanted: it would be sent to the agent.
-async fn not_a_session(host: &mut Host, word: &str) -> Result<(), CliError> {
+/// Refuses a session where a text is wanted: it would be taken for what is said.
+pub(crate) async fn not_a_session(host: &mut Host, word: &str, command: &str) -> Result<(), CliError> {
     let Ok(id) = parse(word) else { return Ok(()) };
     let known = host.sessions().await?.iter().any(|s| id_of(s) == id.as_str());
     if known || word.contains("-session:/") {
         return Err(CliError::usage(format!("{word} is a session; the text is missing"))
-            .hint(format!("axp prompt {word} \"what is to be done\"")));
+            .hint(format!("axp {command} {word} \"…\"")));
     }
     Ok(())
 }
 
-async fn read_text(word: &str) -> Result<String, CliError> {
+pub(crate) async fn read_text(word: &str) -> Result<String, CliError> {
     if word != "-" {
         return if word.trim().is_empty() {
             Err(CliError::usage("the text is empty"))

@@ -102,6 +102,7 @@ pub(super) fn reporter(out: mpsc::UnboundedSender<ParkEvent>) -> impl FnMut(crat
             Phase::Stage => "staging changes",
             Phase::Bundle => "bundling commits",
             Phase::Restore => "restoring the checkpoint",
+            Phase::Push => "pushing the checkpoint",
         };
         // Nobody watching is fine.
         let _ = out.send(ParkEvent::Progress { what, done: progress.done, total: progress.total });

@@ -150,15 +150,23 @@ pub async fn download(
         digest: checkpoint.bundle.sha256.clone(),
     };
     let blob: BlobData = client.call::<params::BlobGet>(&get).await?;
-    let local = |error: &dyn std::fmt::Display| ParkError::Local(format!("the checkpoint's bundle: {error}"));
-    let data = STANDARD.decode(blob.data).map_err(|e| local(&e))?;
+    download_with(blob, checkpoint).map_err(ParkError::Local)
+}
+
+/// Puts a checkpoint's bundle into a temporary file after its digest was checked.
+///
+/// # Errors
+/// A sentence, when these are other bytes, or there is no room for them.
+pub fn download_with(blob: BlobData, checkpoint: &Checkpoint) -> Result<tempfile::NamedTempFile, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("the checkpoint's bundle: {error}");
+    let data = STANDARD.decode(blob.data).map_err(|e| failed(&e))?;
     if axp_protocol::canonical::sha256_hex(&data) != checkpoint.bundle.sha256.as_str() {
-        return Err(local(&"the host sent other bytes than it names"));
+        return Err(failed(&"the host sent other bytes than it names"));
     }
     let write = || -> std::io::Result<tempfile::NamedTempFile> {
         let mut file = tempfile::NamedTempFile::new()?;
         std::io::Write::write_all(&mut file, &data)?;
         Ok(file)
     };
-    write().map_err(|e| local(&e))
+    write().map_err(|e| failed(&e))
 }

@@ -14,7 +14,7 @@ mod runner;
 mod supervisor;
 mod turn;
 
-pub use donation::download;
+pub use donation::{download, download_with};
 pub use event::{ParkEvent, StopReason};
 pub use supervisor::{AgentCommand, ParkError, ParkSpec, park};
 pub use turn::USAGE_REPORT;

@@ -73,6 +73,8 @@ pub(super) struct Runner<'a> {
     ended: Option<String>,
     /// Whether this agent process has been told of the work so far.
     informed: bool,
+    /// Whether the context has been replaced since it was told.
+    replaced: bool,
 }
 
 impl<'a> Runner<'a> {
@@ -103,6 +105,7 @@ impl<'a> Runner<'a> {
             turn: None,
             ended: None,
             informed: false,
+            replaced: false,
         }
     }
 
@@ -196,13 +199,15 @@ impl<'a> Runner<'a> {
             per_turn: self.spec.per_turn,
             id: id.clone(),
             text: active.message.text.clone(),
-            with_context: !self.informed && !self.chat.turns.is_empty(),
+            with_context: (!self.informed || self.replaced) && !self.chat.turns.is_empty(),
+            fresh: self.informed && self.replaced,
             cancel: cancel.clone(),
             ended: ended.clone(),
             abandon: abandon.clone(),
             out: self.out.clone(),
         };
         self.informed = true;
+        self.replaced = false;
         self.turn = Some(Running {
             id,
             cancel,
@@ -255,6 +260,10 @@ impl<'a> Runner<'a> {
                     AxpAction::LeaseChanged { lease, status, .. } => {
                         let ours = lease.as_ref().is_some_and(|l| l.epoch == self.lease.epoch);
                         if ours { None } else { Some(self.lease_over(*status)) }
+                    }
+                    AxpAction::ContextChanged { .. } => {
+                        self.replaced = true;
+                        None
                     }
                     AxpAction::GrantChanged { grant }
                         if grant.id == self.donation.grant && !grant.revoked =>

@@ -44,6 +44,8 @@ pub(super) struct Turn {
     pub(super) id: String,
     pub(super) text: String,
     pub(super) with_context: bool,
+    /// Whether the agent must forget what was said so far: its context was replaced.
+    pub(super) fresh: bool,
     pub(super) cancel: CancellationToken,
     /// The host has ended the turn on its own, at its full reservation.
     pub(super) ended: CancellationToken,
@@ -79,6 +81,12 @@ impl Turn {
         agent: &mut Agent,
         published: &mut Option<String>,
     ) -> (bool, Result<(), ParkError>) {
+        if self.fresh
+            && let Err(error) = agent.fresh_session().await
+        {
+            tracing::warn!(%error, "the agent opens no other session; another process takes the turn");
+            return (false, Ok(()));
+        }
         let ceiling = match self.reserve().await {
             Ok(Some(ceiling)) => ceiling,
             // The turn is over already.

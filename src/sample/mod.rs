@@ -11,6 +11,7 @@
 //! | `ASK2` | append two lines, asking for each |
 //! | `NOPERM` | only talk: no tool, no question |
 //! | `NOUSAGE` | report neither tokens nor cost |
+//! | `RECALL` | only say how many prompts this ACP session has had, and what came before the message |
 //! | `SLOW` | talk slowly, for up to a minute, until cancelled |
 //! | `CRASH` | say something, write to stderr, exit with status 3 in the middle of the turn |
 //!

@@ -39,6 +39,7 @@ pub(super) struct Turn {
     client: ConnectionTo<Client>,
     session: SessionId,
     prompt: String,
+    before: String,
     cwd: PathBuf,
     number: u64,
     cancel: CancellationToken,
@@ -54,13 +55,18 @@ impl Turn {
         number: u64,
         cancel: CancellationToken,
     ) -> Self {
+        let mut texts: Vec<_> = request
+            .prompt
+            .iter()
+            .filter_map(|block| match block {
+                ContentBlock::Text(text) => Some(text.text.clone()),
+                _ => None,
+            })
+            .collect();
         // What comes before the last block tells of earlier turns.
-        let message = request.prompt.iter().rev().find_map(|block| match block {
-            ContentBlock::Text(text) => Some(text.text.as_str()),
-            _ => None,
-        });
-        let prompt = message.unwrap_or_default().to_owned();
-        Self { client, session: request.session_id, prompt, cwd, number, cancel, said: 0, tools: 0 }
+        let prompt = texts.pop().unwrap_or_default();
+        let before = texts.join("\n");
+        Self { client, session: request.session_id, prompt, before, cwd, number, cancel, said: 0, tools: 0 }
     }
 
     pub(super) async fn run(mut self) -> Result<PromptResponse, acp::Error> {
@@ -93,6 +99,11 @@ impl Turn {
         if self.has("NOPERM") {
             self.say("Nothing has to be changed for that.\n")?;
             return Ok(());
+        }
+        if self.has("RECALL") {
+            self.say(&format!("This is prompt {} of this session.\n", self.number))?;
+            let before = std::mem::take(&mut self.before);
+            return self.say(&before).map_err(Stop::from);
         }
         if self.has("ASK2") {
             return if self.append("first").await? && self.append("second").await? {

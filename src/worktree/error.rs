@@ -65,6 +65,14 @@ pub enum WorktreeError {
         /// The missing commit.
         id: String,
     },
+    /// A remote that the repository's own configuration does not name.
+    #[error("{remote:?} is no remote of this repository (it has: {known}); `git remote add` adds one")]
+    UnknownRemote {
+        /// The name that was asked for.
+        remote: String,
+        /// Those it has.
+        known: String,
+    },
     /// A folder of ours is something else, such as a symbolic link that leads elsewhere.
     #[error("{path:?} is not a plain folder; move it away, AXP creates its own")]
     UnsafeFolder {

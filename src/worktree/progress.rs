@@ -12,6 +12,8 @@ pub enum Phase {
     Bundle,
     /// Objects of a bundle are checked and taken in.
     Restore,
+    /// Commits go to a remote.
+    Push,
 }
 
 /// One step of progress. A phase begins with `done` 0; git may count several kinds of items in one phase, each with a

@@ -21,6 +21,7 @@ use super::output::Style;
 use super::sanitize::{Stripper, one_line, reveal, strip};
 use super::waiting::plain;
 use exchange::ExchangeShown;
+pub(crate) use exchange::short;
 use tool::ToolShown;
 
 /// Shows one session.
@@ -137,6 +138,12 @@ impl Renderer {
         let files = view.changeset.files.len() as u64;
         self.exchange.update(self.style, &view.exchange, files, &mut self.page);
         self.chat(&view.chat, &view.exchange);
+        std::mem::take(&mut self.page.text)
+    }
+
+    /// Ends a line that is still open.
+    pub(crate) fn finish(&mut self) -> String {
+        self.page.end_line();
         std::mem::take(&mut self.page.text)
     }
 
