@@ -156,6 +156,34 @@ pub struct HostInfo {
     pub last_client_seq: u64,
 }
 
+impl HostInfo {
+    /// What the result of `initialize` says.
+    ///
+    /// # Errors
+    /// When it is no AXP host, or one of another version.
+    pub(crate) fn of(result: &Value) -> Result<Self, ClientError> {
+        let answer = |why: String| ClientError::Answer { method: "initialize".into(), why };
+        let meta = result.get("_meta").and_then(|m| m.get(CAPABILITY)).cloned();
+        let info: Self = serde_json::from_value(meta.ok_or_else(|| answer("it is no AXP host".into()))?)
+            .map_err(|e| answer(e.to_string()))?;
+        if info.version != AXP_VERSION {
+            return Err(answer(format!("it speaks AXP {}, this program {AXP_VERSION}", info.version)));
+        }
+        Ok(info)
+    }
+}
+
+/// The parameters of `initialize`.
+pub(crate) fn hello(client_id: &str) -> Value {
+    json!({
+        "channel": ROOT,
+        "protocolVersions": [AHP_VERSION],
+        "clientId": client_id,
+        "clientInfo": { "name": "axp", "version": env!("CARGO_PKG_VERSION") },
+        "_meta": { CAPABILITY: { "version": AXP_VERSION } },
+    })
+}
+
 /// Something the host sent on its own.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
@@ -240,21 +268,8 @@ impl AxpClient {
         let ahp = ahp::Client::connect(transport, config).await.map_err(|_| ClientError::Lost)?;
         let events = pump(&ahp);
         let client_id = options.client_id.unwrap_or_else(|| format!("axp-{}", random_id()));
-        let params = json!({
-            "channel": ROOT,
-            "protocolVersions": [AHP_VERSION],
-            "clientId": client_id,
-            "clientInfo": { "name": "axp", "version": env!("CARGO_PKG_VERSION") },
-            "_meta": { CAPABILITY: { "version": AXP_VERSION } },
-        });
-        let result: Value = request(&ahp, "initialize", &params, options.timeout).await?;
-        let answer = |why: String| ClientError::Answer { method: "initialize".into(), why };
-        let meta = result.get("_meta").and_then(|m| m.get(CAPABILITY)).cloned();
-        let info: HostInfo = serde_json::from_value(meta.ok_or_else(|| answer("it is no AXP host".into()))?)
-            .map_err(|e| answer(e.to_string()))?;
-        if info.version != AXP_VERSION {
-            return Err(answer(format!("it speaks AXP {}, this program {AXP_VERSION}", info.version)));
-        }
+        let result: Value = request(&ahp, "initialize", &hello(&client_id), options.timeout).await?;
+        let info = HostInfo::of(&result)?;
         Ok((Self { ahp, client_id, info, timeout: options.timeout }, events))
     }
 
@@ -428,7 +443,8 @@ pub fn check_url(url: &str) -> Result<Url, ClientError> {
     }
 }
 
-async fn upgrade(
+/// Connects and upgrades; nothing has been said yet.
+pub(crate) async fn upgrade(
     credentials: &Credentials,
 ) -> Result<WebSocketStream<MaybeTlsStream<TcpStream>>, ClientError> {
     let url = check_url(&credentials.url)?;

@@ -6,13 +6,12 @@ use std::sync::mpsc::{Sender, channel};
 
 use axp_protocol::AXP_VERSION;
 use axp_protocol::ProtocolError;
-use axp_protocol::canonical::{canonical, hex};
+use axp_protocol::canonical::ListHash;
 use axp_protocol::channel::Channel;
 use axp_protocol::scalar::{Digest, Id};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
-use sha2::{Digest as _, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::authority::{Trace, error_frame, result_frame};
@@ -147,9 +146,7 @@ pub(crate) fn trace(reader: &mut dyn Reader, session: &Id, through: u64) -> Resu
         Channel::Exchange(session.clone()),
         Channel::Session(session.clone()),
     ];
-    let mut digest = Sha256::new();
-    digest.update(b"[");
-    let mut first = true;
+    let mut digest = ListHash::default();
     let mut damaged = None;
     // A checkpoint after the end would mean that the trace does not hold what is reviewed.
     let (mut within, mut after) = (false, false);
@@ -166,10 +163,7 @@ pub(crate) fn trace(reader: &mut dyn Reader, session: &Id, through: u64) -> Resu
         let text = envelope(&row.channel, row.action.get(), row.seq, origin, None);
         match serde_json::from_str(&text) {
             Ok(value) => {
-                if !std::mem::take(&mut first) {
-                    digest.update(b",");
-                }
-                digest.update(canonical(&value).as_bytes());
+                digest.push(&value);
                 true
             }
             Err(error) => {
@@ -181,8 +175,7 @@ pub(crate) fn trace(reader: &mut dyn Reader, session: &Id, through: u64) -> Resu
     if let Some(error) = damaged {
         return Err(error);
     }
-    digest.update(b"]");
-    Ok(Trace { hash: hex(&digest.finalize()), has_checkpoint: within && !after })
+    Ok(Trace { hash: digest.finish(), has_checkpoint: within && !after })
 }
 
 fn blob(

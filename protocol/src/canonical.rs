@@ -19,6 +19,27 @@ pub fn hash<T: Serialize>(value: &T) -> Result<String, serde_json::Error> {
     Ok(sha256_hex(canonical(&serde_json::to_value(value)?).as_bytes()))
 }
 
+/// The hash of a list whose values come one after the other: that of [`hash`] of the whole list.
+#[derive(Debug, Clone, Default)]
+pub struct ListHash {
+    digest: Sha256,
+    begun: bool,
+}
+
+impl ListHash {
+    /// Adds the next value.
+    pub fn push(&mut self, value: &Value) {
+        self.digest.update(if std::mem::replace(&mut self.begun, true) { b"," } else { b"[" });
+        self.digest.update(canonical(value).as_bytes());
+    }
+
+    /// Lower-case hex SHA-256 of the list up to here.
+    pub fn finish(mut self) -> String {
+        self.digest.update(if self.begun { &b"]"[..] } else { &b"[]"[..] });
+        hex(&self.digest.finalize())
+    }
+}
+
 /// Lower-case hex SHA-256 of bytes.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
@@ -165,6 +186,15 @@ mod tests {
             canonical(&json!("\u{1}\n\t\"\\/é\u{7f}\u{2028}")),
             "\"\\u0001\\n\\t\\\"\\\\/é\u{7f}\u{2028}\""
         );
+    }
+
+    #[test]
+    fn a_list_hashes_the_same_whole_or_in_parts() {
+        for list in [vec![], vec![json!(1)], vec![json!({"b": 1, "a": [2]}), json!("x"), json!(null)]] {
+            let mut parts = ListHash::default();
+            list.iter().for_each(|value| parts.push(value));
+            assert_eq!(parts.finish(), hash(&list).unwrap(), "{list:?}");
+        }
     }
 
     #[test]

@@ -129,6 +129,58 @@ pub fn apply_to_exchange(state: &mut ExchangeState, action: &AxpAction) -> Reduc
     ReduceOutcome::Applied
 }
 
+/// Recomputes channel states from their seeds, one action after the other.
+#[derive(Debug)]
+pub struct Replay {
+    states: BTreeMap<String, ChannelState>,
+    last: u64,
+}
+
+impl Replay {
+    /// Begins at the seeds, by channel name.
+    ///
+    /// # Errors
+    /// −32602 when a channel name or seed cannot be read.
+    pub fn new<'a>(seeds: impl IntoIterator<Item = (&'a str, Value)>) -> Result<Self, ProtocolError> {
+        let mut states = BTreeMap::new();
+        for (name, seed) in seeds {
+            let channel = Channel::parse(name)?;
+            let state = ChannelState::from_value(&channel, seed)
+                .map_err(|e| ProtocolError::invalid_params(format!("seed of {name}: {e}")))?;
+            states.insert(name.to_owned(), state);
+        }
+        Ok(Self { states, last: 0 })
+    }
+
+    /// Takes the next action; one of another channel only counts in the order.
+    ///
+    /// # Errors
+    /// −32602 when it does not come after the one before.
+    pub fn apply(&mut self, envelope: &Envelope) -> Result<(), ProtocolError> {
+        if envelope.server_seq <= self.last {
+            return Err(ProtocolError::invalid_params(format!(
+                "serverSeq {} after {}",
+                envelope.server_seq, self.last
+            )));
+        }
+        self.last = envelope.server_seq;
+        if let Some(state) = self.states.get_mut(&envelope.channel) {
+            state.apply(&envelope.action);
+        }
+        Ok(())
+    }
+
+    /// The sequence number of the newest action.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// What the states are now.
+    pub fn states(&self) -> &BTreeMap<String, ChannelState> {
+        &self.states
+    }
+}
+
 /// Recomputes channel states from their seeds and an ordered list of actions; actions of other channels are passed
 /// over.
 ///
@@ -138,25 +190,7 @@ pub fn replay(
     seeds: &BTreeMap<String, Value>,
     actions: &[Envelope],
 ) -> Result<BTreeMap<String, ChannelState>, ProtocolError> {
-    let mut states = BTreeMap::new();
-    for (name, seed) in seeds {
-        let channel = Channel::parse(name)?;
-        let state = ChannelState::from_value(&channel, seed.clone())
-            .map_err(|e| ProtocolError::invalid_params(format!("seed of {name}: {e}")))?;
-        states.insert(name.clone(), state);
-    }
-    let mut last = 0;
-    for envelope in actions {
-        if envelope.server_seq <= last {
-            return Err(ProtocolError::invalid_params(format!(
-                "serverSeq {} after {last}",
-                envelope.server_seq
-            )));
-        }
-        last = envelope.server_seq;
-        if let Some(state) = states.get_mut(&envelope.channel) {
-            state.apply(&envelope.action);
-        }
-    }
-    Ok(states)
+    let mut replay = Replay::new(seeds.iter().map(|(name, seed)| (name.as_str(), seed.clone())))?;
+    actions.iter().try_for_each(|envelope| replay.apply(envelope))?;
+    Ok(replay.states)
 }

@@ -5,13 +5,14 @@ use std::time::Duration;
 use ahp_types::state::{ChangesetState, ChatState};
 use axp_protocol::action::Envelope;
 use axp_protocol::channel::{Channel, ROOT};
-use axp_protocol::method::{History, params};
+use axp_protocol::method::{Method as _, params};
 use axp_protocol::scalar::Id;
 use axp_protocol::shape::ExchangeState;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::client::{AxpClient, ClientError, ConnectOptions, Credentials, Event, Events, text};
+use crate::client::{AxpClient, ClientError, ConnectOptions, Credentials, Event, Events};
+use crate::history::{DownloadError, HistoryError, fetch};
 
 /// Silence after which the host is asked whether it is still there.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -163,11 +164,16 @@ impl Follower {
         let (client, events, view, seq) = attach(&self.credentials, &self.session).await?;
         let mut missed = Vec::new();
         if self.exact {
-            let channel = text(&Channel::Exchange(self.session.clone()).to_string())?;
-            let history: History = client.call::<params::Export>(&params::Export { channel }).await?;
-            missed = self.since(history.actions);
+            let mut archive = fetch(&self.credentials, &self.session, &mut |_| {}).await.map_err(lost)?;
+            let mut all = |action: Value| {
+                if self.is_missed(&action) {
+                    missed.push(action);
+                }
+                Ok::<_, HistoryError>(())
+            };
+            archive.actions(&mut all).map_err(|e| lost(e.into()))?;
             // What arrives now may be among them: it is not given out again.
-            self.seen = self.seen.max(history.server_seq);
+            self.seen = self.seen.max(archive.head().server_seq);
         } else {
             self.seen = self.seen.max(seq);
         }
@@ -176,15 +182,19 @@ impl Follower {
         Ok(missed)
     }
 
-    /// Those of the envelopes that are on our channels and were not seen yet.
-    fn since(&self, envelopes: Vec<Value>) -> Vec<Value> {
-        let channels = channels(&self.session).map(|c| c.to_string());
-        let ours = |envelope: &Value| {
-            let seq = envelope.get("serverSeq").and_then(Value::as_u64).unwrap_or_default();
-            let channel = envelope.get("channel").and_then(Value::as_str).unwrap_or_default();
-            seq > self.seen && channels.iter().any(|c| c == channel)
-        };
-        envelopes.into_iter().filter(ours).collect()
+    /// Whether an envelope is on our channels and was not seen yet.
+    fn is_missed(&self, envelope: &Value) -> bool {
+        let seq = envelope.get("serverSeq").and_then(Value::as_u64).unwrap_or_default();
+        let channel = envelope.get("channel").and_then(Value::as_str).unwrap_or_default();
+        seq > self.seen && channels(&self.session).iter().any(|c| c.to_string() == channel)
+    }
+}
+
+/// A history that was not fetched is a connection that was not made.
+fn lost(error: DownloadError) -> ClientError {
+    match error {
+        DownloadError::Client(error) => error,
+        other => ClientError::Answer { method: params::Export::NAME.into(), why: other.to_string() },
     }
 }
 

@@ -1,19 +1,17 @@
 //! `axp log`: an exported history, shown as it happened.
 
-use std::fs::File;
-use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use axp_protocol::channel::Channel;
-use axp_protocol::method::History;
 use clap::Args;
 use serde::de::DeserializeOwned;
 
 use super::Context;
 use super::error::CliError;
+use super::export::read;
 use super::follow::View;
 use super::render::Renderer;
-use crate::history::{HistoryError, envelopes, session_of};
+use crate::history::{Head, HistoryError};
 
 const EXAMPLES: &str = "EXAMPLES
   axp export parser-fix --out parser-fix.json
@@ -32,48 +30,31 @@ pub(crate) struct LogArgs {
 
 /// Runs `axp log`.
 pub(crate) fn run(args: &LogArgs, ctx: &Context) -> Result<(), CliError> {
-    let history = read(&args.file)?;
+    let mut archive = read(&args.file)?;
     if ctx.out.is_json() {
         // As the host recorded it.
-        return history.actions.iter().try_for_each(|action| ctx.out.json(action));
+        return archive.actions(|action| ctx.out.json(&action));
     }
-    let session = session_of(&history).map_err(|e| unusable(&args.file, &e))?;
-    let envelopes = envelopes(&history).map_err(|e| unusable(&args.file, &e))?;
+    let session = archive.session().clone();
+    let head = archive.head();
     let mut view = View {
-        chat: seed(&history, &Channel::Chat(session.clone()), &args.file)?,
-        exchange: seed(&history, &Channel::Exchange(session.clone()), &args.file)?,
-        changeset: seed(&history, &Channel::Changeset(session.clone()), &args.file)?,
+        chat: seed(head, &Channel::Chat(session.clone()))?,
+        exchange: seed(head, &Channel::Exchange(session.clone()))?,
+        changeset: seed(head, &Channel::Changeset(session.clone()))?,
     };
     let mut renderer = Renderer::new(ctx.out.style(), session.clone(), None);
     ctx.out.print(&renderer.attach(&view))?;
-    for envelope in &envelopes {
-        view.apply(&session, envelope);
-        ctx.out.print(&renderer.update(&view))?;
-    }
+    archive.envelopes(|envelope| {
+        view.apply(&session, &envelope);
+        ctx.out.print(&renderer.update(&view))
+    })?;
     ctx.out.print(&renderer.finish())
 }
 
-/// Reads a file that `axp export` wrote.
-pub(crate) fn read(path: &Path) -> Result<History, CliError> {
-    let file = File::open(path).map_err(|e| CliError::io("open", path, &e))?;
-    serde_json::from_reader(BufReader::new(file)).map_err(|error| {
-        if error.is_io() {
-            return CliError::failed(format!("cannot read {}: {error}", path.display()));
-        }
-        CliError::failed(format!("{} is no exported history: {error}", path.display()))
-            .hint("`axp export SESSION --out FILE` writes one")
-    })
-}
-
-/// Says what is wrong with such a file.
-pub(crate) fn unusable(path: &Path, error: &HistoryError) -> CliError {
-    CliError::failed(format!("{} cannot be used: {error}", path.display()))
-}
-
-fn seed<T: DeserializeOwned>(history: &History, channel: &Channel, path: &Path) -> Result<T, CliError> {
+fn seed<T: DeserializeOwned>(head: &Head, channel: &Channel) -> Result<T, HistoryError> {
     let name = channel.to_string();
-    let seed = history.seeds.iter().find(|seed| seed.resource == name);
+    let seed = head.seeds.iter().find(|seed| seed.resource == name);
     let state = seed.map(|seed| seed.state.clone()).unwrap_or_default();
     serde_json::from_value(state)
-        .map_err(|e| unusable(path, &HistoryError::Unreadable(format!("the first state of {name}: {e}"))))
+        .map_err(|e| HistoryError::Unreadable(format!("the first state of {name}: {e}")))
 }

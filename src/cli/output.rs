@@ -175,8 +175,15 @@ impl Output {
 }
 
 /// A running spinner.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Spinner(ProgressBar);
+
+impl Spinner {
+    /// Says something else from here.
+    pub(crate) fn say(&self, text: String) {
+        self.0.set_message(text);
+    }
+}
 
 impl Drop for Spinner {
     fn drop(&mut self) {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use ahp_types::state::ChangesetState;
 use axp_protocol::canonical::hash;
 use axp_protocol::channel::Channel;
-use axp_protocol::method::{History, params};
+use axp_protocol::method::params;
 use axp_protocol::scalar::{Digest, Id, Int, Text};
 use axp_protocol::shape::{Checkpoint, ExchangeState, ExecutorRegistry, Manifest, Review};
 use axp_protocol::signature::{fingerprint, verify};
@@ -22,7 +22,7 @@ use super::render::short;
 use super::sanitize::{one_line, reveal_line};
 use super::session::Host;
 use crate::client::{operation_id, text};
-use crate::history::{audit, manifest_fits, trace_hash};
+use crate::history::{Archive, HistoryError, Trace, audit, manifest_fits};
 use crate::reconnect::download_with;
 use crate::worktree::{BundleFile, PublishRequest, Repository, diffstat};
 
@@ -130,9 +130,12 @@ pub(crate) async fn submit(args: SubmitArgs, ctx: &Context) -> Result<(), CliErr
     let context = params::Context { channel: channel.clone(), max_chars: Int::clamped(200_000) };
     let prompt = host.call::<params::Context>(&context).await?.text;
 
+    let archive = super::export::history(host.credentials(), &session, &ctx.out).await?;
     let spinner = ctx.out.spinner(&format!("checking the history of {session}"));
-    let history = host.call::<params::Export>(&params::Export { channel: channel.clone() }).await?;
-    let manifest = manifest(&history, &session, &exchange, checkpoint, model, &prompt)?;
+    let (trace, through) = tokio::task::spawn_blocking(move || checked_trace(archive))
+        .await
+        .map_err(|e| CliError::failed(format!("the check ended early: {e}")))??;
+    let manifest = manifest(&exchange, checkpoint, model, &prompt, trace, through)?;
     drop(spinner);
     let signature = key
         .private
@@ -153,29 +156,40 @@ pub(crate) async fn submit(args: SubmitArgs, ctx: &Context) -> Result<(), CliErr
     Ok(())
 }
 
-/// What is signed: the current checkpoint and everything that was recorded up to now, as far as it holds together.
-fn manifest(
-    history: &History,
-    session: &Id,
-    exchange: &ExchangeState,
-    checkpoint: &Checkpoint,
-    model: Text<1, 256>,
-    prompt: &str,
-) -> Result<Manifest, CliError> {
+/// The hash of everything that was recorded, as far as it holds together, and up to where.
+fn checked_trace(mut archive: Archive) -> Result<(String, u64), CliError> {
+    let session = archive.session().clone();
     let unsound = |why: String| {
         CliError::failed(format!("the recorded history of session {session} does not hold together: {why}"))
             .hint("nothing was signed; the host is broken, or lies")
     };
-    for check in audit(history).map_err(|e| unsound(e.to_string()))? {
+    for check in audit(&mut archive).map_err(|e| unsound(e.to_string()))? {
         if !check.holds {
             return Err(unsound(format!("{}: {}", check.what, check.found)));
         }
     }
+    let through = archive.head().server_seq;
+    let mut trace = Trace::new(&session, through);
+    archive.actions(|action| {
+        trace.push(&action);
+        Ok::<_, HistoryError>(())
+    })?;
+    Ok((trace.finish(), through))
+}
+
+/// What is signed: the current checkpoint and everything that was recorded up to now.
+fn manifest(
+    exchange: &ExchangeState,
+    checkpoint: &Checkpoint,
+    model: Text<1, 256>,
+    prompt: &str,
+    trace: String,
+    through: u64,
+) -> Result<Manifest, CliError> {
     let digest = |value: Result<String, String>| {
         value.and_then(Digest::new).map_err(|why| CliError::failed(format!("cannot be hashed: {why}")))
     };
     let hashed = |value: &serde_json::Value| digest(hash(value).map_err(|e| e.to_string()));
-    let through = history.server_seq;
     Ok(Manifest {
         version: Int::clamped(1),
         repository: Text::new(exchange.repository.clone()).map_err(CliError::failed)?,
@@ -184,7 +198,7 @@ fn manifest(
         head_commit: checkpoint.head_commit.clone(),
         model,
         prompt_hash: hashed(&json!(prompt))?,
-        trace_hash: digest(trace_hash(&history.actions, session, through).map_err(|e| e.to_string()))?,
+        trace_hash: digest(Ok(trace))?,
         trace_through_seq: through,
         checkpoint_digest: hashed(&json!(checkpoint))?,
     })

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use axp_protocol::action::Envelope;
-use axp_protocol::canonical::hash;
+use axp_protocol::canonical::{ListHash, hash};
 use axp_protocol::channel::Channel;
-use axp_protocol::method::History;
+use axp_protocol::method::ChannelSnapshot;
 use axp_protocol::scalar::Id;
 use axp_protocol::shape::{ExchangeState, Review};
 use axp_protocol::signature::{fingerprint, verify};
-use axp_protocol::state::{ChannelState, replay};
+use axp_protocol::state::{ChannelState, Replay};
 use serde::Serialize;
 use serde_json::Value;
+
+use super::archive::{Archive, Head, HistoryError, understood};
 
 /// Something that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -24,114 +25,110 @@ pub struct Check {
     pub found: String,
 }
 
-/// Why a history cannot be checked at all.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum HistoryError {
-    /// An action or a state cannot be read, or the order is broken.
-    #[error("{0}")]
-    Unreadable(String),
-    /// It does not hold exactly one session.
-    #[error("it holds no session, or more than one")]
-    Session,
-    /// It was made by another version.
-    #[error("it was written by AXP {0}, this program reads {expected}", expected = axp_protocol::AXP_VERSION)]
-    Version(String),
-}
-
-/// The session that a history is of.
-///
-/// # Errors
-/// When there is none, or more than one.
-pub fn session_of(history: &History) -> Result<Id, HistoryError> {
-    let ids = history.snapshots.iter().filter_map(|s| match Channel::parse(&s.resource) {
-        Ok(Channel::Exchange(id)) => Some(id),
-        _ => None,
-    });
-    match ids.collect::<Vec<_>>().as_slice() {
-        [id] => Ok(id.clone()),
-        _ => Err(HistoryError::Session),
-    }
-}
-
 /// The hash of a session's recorded actions through a sequence number: those of its chat, exchange and session
 /// channels (protocol, section 8).
-///
-/// # Errors
-/// When the actions cannot be written as JSON.
-pub fn trace_hash(actions: &[Value], session: &Id, through: u64) -> Result<String, HistoryError> {
-    let channels = [
-        Channel::Chat(session.clone()).to_string(),
-        Channel::Exchange(session.clone()).to_string(),
-        Channel::Session(session.clone()).to_string(),
-    ];
-    let within = |action: &&Value| {
+#[derive(Debug)]
+pub struct Trace {
+    channels: [String; 3],
+    through: u64,
+    list: ListHash,
+}
+
+impl Trace {
+    /// Begins.
+    pub fn new(session: &Id, through: u64) -> Self {
+        let channels = [
+            Channel::Chat(session.clone()).to_string(),
+            Channel::Exchange(session.clone()).to_string(),
+            Channel::Session(session.clone()).to_string(),
+        ];
+        Self { channels, through, list: ListHash::default() }
+    }
+
+    /// Takes the next action, if it belongs to it.
+    pub fn push(&mut self, action: &Value) {
         let channel = action.get("channel").and_then(Value::as_str);
         let seq = action.get("serverSeq").and_then(Value::as_u64);
-        channel.is_some_and(|c| channels.iter().any(|known| known == c)) && seq.is_some_and(|s| s <= through)
-    };
-    hash(&actions.iter().filter(within).collect::<Vec<_>>())
-        .map_err(|e| HistoryError::Unreadable(e.to_string()))
+        if channel.is_some_and(|c| self.channels.iter().any(|known| known == c))
+            && seq.is_some_and(|s| s <= self.through)
+        {
+            self.list.push(action);
+        }
+    }
+
+    /// Lower-case hex SHA-256.
+    pub fn finish(self) -> String {
+        self.list.finish()
+    }
 }
 
 /// Recomputes what a history says from its beginnings, and checks the signatures in it.
 ///
 /// # Errors
-/// When it cannot be read as a history of one session.
-pub fn audit(history: &History) -> Result<Vec<Check>, HistoryError> {
-    if history.version != axp_protocol::AXP_VERSION {
-        return Err(HistoryError::Version(history.version.clone()));
-    }
-    let session = session_of(history)?;
-    let envelopes = envelopes(history)?;
-    let seeds: BTreeMap<_, _> = history.seeds.iter().map(|s| (s.resource.clone(), s.state.clone())).collect();
-    let states = replay(&seeds, &envelopes).map_err(|e| HistoryError::Unreadable(e.message))?;
-    let mut checks = vec![within(history, &envelopes), states_check(history, &states)?];
-    let exchange = Channel::Exchange(session.clone()).to_string();
-    if let Some(ChannelState::Exchange(exchange)) = states.get(&exchange) {
-        checks.push(Check {
-            what: "repository".into(),
-            holds: exchange.repository == history.repository,
-            found: exchange.repository.clone(),
-        });
+/// When it cannot be read, or its actions cannot be understood.
+pub fn audit(archive: &mut Archive) -> Result<Vec<Check>, HistoryError> {
+    let session = archive.session().clone();
+    let head = archive.head().clone();
+    let exchange_name = Channel::Exchange(session.clone()).to_string();
+    // What the host tells of it is compared with what comes out below.
+    let told = head.snapshots.iter().find(|s| s.resource == exchange_name);
+    let review: Option<Review> = told
+        .and_then(|told| told.state.get("review"))
+        .map(|review| serde_json::from_value(review.clone()))
+        .transpose()
+        .map_err(|e| HistoryError::Unreadable(format!("the review: {e}")))?
+        .flatten();
+    let through = review.as_ref().map_or(0, |review| review.manifest.trace_through_seq);
+    let mut trace = Trace::new(&session, through);
+    let unreadable = |e: axp_protocol::ProtocolError| HistoryError::Unreadable(e.message);
+    let seeds = head.seeds.iter().map(|seed| (seed.resource.as_str(), seed.state.clone()));
+    let mut replay = Replay::new(seeds).map_err(unreadable)?;
+    let mut n = 0;
+    archive.actions(|action| {
+        n += 1;
+        trace.push(&action);
+        replay.apply(&understood(action, n)?).map_err(unreadable)
+    })?;
+
+    let mut checks = vec![
+        Check {
+            what: "order of the actions".into(),
+            holds: replay.last() <= head.server_seq,
+            found: format!("{n} actions up to {}, of {}", replay.last(), head.server_seq),
+        },
+        states_check(&head.snapshots, replay.states())?,
+    ];
+    if let Some(ChannelState::Exchange(exchange)) = replay.states().get(&exchange_name) {
+        checks.push(repository(&head, exchange));
         checks.push(budgets(exchange));
-        if let Some(review) = &exchange.review {
-            checks.extend(review_checks(history, &session, exchange, review)?);
+        if let Some(review) = &review {
+            checks.extend(review_checks(exchange, review, trace.finish()));
         }
     }
     Ok(checks)
 }
 
-/// The actions of a history.
-///
-/// # Errors
-/// When one cannot be read.
-pub fn envelopes(history: &History) -> Result<Vec<Envelope>, HistoryError> {
-    let read = |(n, action): (usize, &Value)| {
-        serde_json::from_value(action.clone())
-            .map_err(|e| HistoryError::Unreadable(format!("action {}: {e}", n + 1)))
-    };
-    history.actions.iter().enumerate().map(read).collect()
-}
-
-fn within(history: &History, envelopes: &[Envelope]) -> Check {
-    let last = envelopes.last().map_or(0, |e| e.server_seq);
+fn repository(head: &Head, exchange: &ExchangeState) -> Check {
     Check {
-        what: "order of the actions".into(),
-        holds: last <= history.server_seq,
-        found: format!("{} actions up to {last}", envelopes.len()),
+        what: "repository".into(),
+        holds: exchange.repository == head.repository,
+        found: exchange.repository.clone(),
     }
 }
 
-fn states_check(history: &History, states: &BTreeMap<String, ChannelState>) -> Result<Check, HistoryError> {
+fn states_check(
+    told: &[ChannelSnapshot],
+    states: &BTreeMap<String, ChannelState>,
+) -> Result<Check, HistoryError> {
     let mut wrong = vec![];
     for (name, state) in states {
         let computed = serde_json::to_value(state).map_err(|e| HistoryError::Unreadable(e.to_string()))?;
-        let told = history.snapshots.iter().find(|s| s.resource == *name);
+        let told = told.iter().find(|s| s.resource == *name);
         if told.is_none_or(|told| told.state != computed) {
             wrong.push(name.clone());
         }
     }
-    let unseeded = history.snapshots.iter().filter(|s| !states.contains_key(&s.resource));
+    let unseeded = told.iter().filter(|s| !states.contains_key(&s.resource));
     wrong.extend(unseeded.map(|s| s.resource.clone()));
     Ok(Check {
         what: "states recomputed from the actions".into(),
@@ -171,14 +168,8 @@ fn budgets(exchange: &ExchangeState) -> Check {
     }
 }
 
-fn review_checks(
-    history: &History,
-    session: &Id,
-    exchange: &ExchangeState,
-    review: &Review,
-) -> Result<Vec<Check>, HistoryError> {
+fn review_checks(exchange: &ExchangeState, review: &Review, trace: String) -> Vec<Check> {
     let manifest = &review.manifest;
-    let trace = trace_hash(&history.actions, session, manifest.trace_through_seq)?;
     let check = |what: &str, holds: bool, found: String| Check { what: what.into(), holds, found };
     let mut checks = vec![
         check("manifest", manifest_fits(exchange, review), format!("of {}", &*manifest.head_commit)),
@@ -191,7 +182,7 @@ fn review_checks(
         let differ = matches!(&keys, (Ok(a), Ok(b)) if a != b);
         checks.push(check("two keys", differ, if differ { "they differ" } else { "the same" }.into()));
     }
-    Ok(checks)
+    checks
 }
 
 /// Whether a review speaks of the checkpoint that is there.
