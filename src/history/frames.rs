@@ -153,7 +153,8 @@ mod tests {
     fn frames(list: &[(OpCode, bool, &[u8])]) -> Vec<u8> {
         let mut bytes = vec![];
         for (code, last, payload) in list {
-            Frame::message(payload.to_vec(), *code, *last).format(&mut bytes).unwrap();
+            let header = FrameHeader { opcode: *code, is_final: *last, ..Default::default() };
+            Frame::from_payload(header, payload.to_vec().into()).format(&mut bytes).unwrap();
         }
         bytes
     }
