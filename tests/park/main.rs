@@ -7,6 +7,7 @@ mod budget;
 mod ends;
 mod holding;
 mod real_agents;
+mod review;
 mod support;
 mod turns;
 #[path = "../wanted/mod.rs"]
