@@ -6,6 +6,7 @@
 mod budget;
 mod ends;
 mod holding;
+mod knowledge;
 mod real_agents;
 mod review;
 mod support;

@@ -106,7 +106,8 @@ pub(crate) fn require_role(actor: &Principal, roles: &[Role], what: &str) -> Res
     if roles.contains(&actor.role) {
         return Ok(());
     }
-    Err(ProtocolError::not_permitted(format!("a {} may not {what}", actor.role.as_str())))
+    let article = if actor.role == Role::Observer { "an" } else { "a" };
+    Err(ProtocolError::not_permitted(format!("{article} {} may not {what}", actor.role.as_str())))
 }
 
 pub(crate) fn require_open(session: &Session) -> Result<(), ProtocolError> {
