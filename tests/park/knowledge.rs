@@ -109,7 +109,7 @@ fn lessons_are_proposed_accepted_found_and_retired() {
     // New evidence does not bring it back.
     propose("contributor", "Run the tests first");
     assert_eq!(found("schlüssel")["total"], 0);
-    let retired = stage.json("observer", &["memory", "list", "--status", "retired"]);
+    let retired = stage.json("maintainer", &["memory", "list", "--status", "retired"]);
     assert_eq!(retired["items"].as_array().map(Vec::len), Some(1), "{retired:#}");
     park.stop(Signal::TERM).well();
 }
