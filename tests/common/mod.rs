@@ -40,6 +40,7 @@ pub(crate) struct TestHost {
     address: SocketAddr,
     running: Option<RunningHost>,
     server: ServerSettings,
+    people: Vec<(Id, Role, SessionScope)>,
 }
 
 impl TestHost {
@@ -48,10 +49,30 @@ impl TestHost {
     }
 
     pub(crate) async fn with(server: ServerSettings) -> Self {
+        let all = SessionScope::All(AllSessions::All);
+        let people = PEOPLE.iter().map(|(name, role)| (Id::new(*name).unwrap(), *role, all.clone()));
+        Self::new(server, people.collect()).await
+    }
+
+    /// A host of these people: their names, roles and sessions, or `*`.
+    pub(crate) async fn of(people: &[(String, Role, Vec<String>)]) -> Self {
+        let scope = |names: &[String]| {
+            if names == ["*"] {
+                return SessionScope::All(AllSessions::All);
+            }
+            SessionScope::Only(names.iter().map(|name| format!("axp-session:/{name}")).collect())
+        };
+        let people = people
+            .iter()
+            .map(|(name, role, sessions)| (Id::new(name.clone()).unwrap(), *role, scope(sessions)));
+        Self::new(ServerSettings::default(), people.collect()).await
+    }
+
+    async fn new(server: ServerSettings, people: Vec<(Id, Role, SessionScope)>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let tokens = PEOPLE.iter().map(|(name, _)| ((*name).to_owned(), new_token())).collect();
+        let tokens = people.iter().map(|(name, ..)| (name.to_string(), new_token())).collect();
         let address = "127.0.0.1:0".parse().unwrap();
-        let mut host = Self { folder, tokens, address, running: None, server };
+        let mut host = Self { folder, tokens, address, running: None, server, people };
         host.run().await;
         host
     }
@@ -76,12 +97,13 @@ impl TestHost {
             authority: authority::Settings::new("owner/project"),
             server: self.server.clone(),
         };
-        let credentials: Vec<_> = PEOPLE
+        let credentials: Vec<_> = self
+            .people
             .iter()
-            .map(|(name, role)| Credential {
-                id: Id::new(*name).unwrap(),
+            .map(|(name, role, sessions)| Credential {
+                id: name.clone(),
                 role: *role,
-                sessions: SessionScope::All(AllSessions::All),
+                sessions: sessions.clone(),
                 token_sha256: token_digest(self.token(name)),
             })
             .collect();
