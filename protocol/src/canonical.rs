@@ -112,39 +112,9 @@ fn write_string(text: &str, out: &mut String) {
 fn write_number(number: &serde_json::Number, out: &mut String) {
     // JavaScript has one number type: an integer past 2^53 is written as the double it becomes there.
     match number.as_f64() {
-        Some(value) => out.push_str(&javascript_number(value)),
+        Some(value) => out.push_str(ryu_js::Buffer::new().format(value)),
         None => out.push_str(&number.to_string()),
     }
-}
-
-/// `Number.prototype.toString` for finite doubles (ECMA-262, Number::toString with radix 10).
-fn javascript_number(value: f64) -> String {
-    if value == 0.0 {
-        return "0".into();
-    }
-    // Rust's exponent form gives the shortest digits that read back as the same double, as JavaScript does.
-    let text = format!("{value:e}");
-    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or(0);
-    let (sign, mantissa) = mantissa.strip_prefix('-').map_or(("", mantissa), |m| ("-", m));
-    let digits: String = mantissa.chars().filter(|c| *c != '.').collect();
-    let count = digits.len() as i32;
-    let point = exponent + 1;
-    let body = if count <= point && point <= 21 {
-        format!("{digits}{}", "0".repeat((point - count) as usize))
-    } else if 0 < point && point <= 21 {
-        let (whole, rest) = digits.split_at(point as usize);
-        format!("{whole}.{rest}")
-    } else if -6 < point && point <= 0 {
-        format!("0.{}{digits}", "0".repeat(-point as usize))
-    } else {
-        let exponent = point - 1;
-        let sign = if exponent < 0 { '-' } else { '+' };
-        let (first, rest) = digits.split_at(1);
-        let dot = if rest.is_empty() { "" } else { "." };
-        format!("{first}{dot}{rest}e{sign}{}", exponent.abs())
-    };
-    format!("{sign}{body}")
 }
 
 #[cfg(test)]
@@ -174,6 +144,8 @@ mod tests {
             (5e-324, "5e-324"),
             (1.7976931348623157e308, "1.7976931348623157e+308"),
             (0.1, "0.1"),
+            // Halfway between two shortest spellings, it is the even one.
+            (-1665913905323918.25, "-1665913905323918.2"),
         ] {
             assert_eq!(canonical(&json!(value)), expected, "{value:e}");
         }
