@@ -145,7 +145,7 @@ mod tests {
             (1.7976931348623157e308, "1.7976931348623157e+308"),
             (0.1, "0.1"),
             // Halfway between two shortest spellings, it is the even one.
-            (-1665913905323918.25, "-1665913905323918.2"),
+            (-1665913905323918.0 - 0.25, "-1665913905323918.2"),
         ] {
             assert_eq!(canonical(&json!(value)), expected, "{value:e}");
         }
