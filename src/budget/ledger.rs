@@ -125,6 +125,14 @@ pub struct Ledger {
     closed: std::collections::BTreeSet<String>,
 }
 
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        // A process that is just being started has the file open too, until it runs its own program: closing ours
+        // would not free the lock yet.
+        let _ = self.file.unlock();
+    }
+}
+
 impl Ledger {
     /// Opens the account's ledger in `folder`, making it when there is none, with `limit` from now on.
     ///
@@ -191,8 +199,9 @@ impl Ledger {
         let io = |source| LedgerError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(io)?;
         let changed = file.metadata().and_then(|m| m.modified()).map_err(io)?;
-        // A park holds its ledger for as long as it lives. A lock taken here is gone when the file is closed.
+        // A park holds its ledger for as long as it lives. A lock taken here is in nobody's way.
         let in_use = matches!(file.try_lock_shared(), Err(std::fs::TryLockError::WouldBlock));
+        let _ = file.unlock();
         let mut ledger = Self::empty(path, file);
         let mut text = Vec::new();
         (&ledger.file).take(MAX_BYTES).read_to_end(&mut text).map_err(io)?;
@@ -427,6 +436,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let held = Ledger::open(folder.path(), &account(), amount(1)).unwrap();
         assert!(matches!(Ledger::open(folder.path(), &account(), amount(1)), Err(LedgerError::InUse { .. })));
+        drop(held);
+        assert!(Ledger::open(folder.path(), &account(), amount(2)).is_ok());
+    }
+
+    #[test]
+    fn it_is_free_once_it_is_dropped_whoever_else_has_the_file_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = Ledger::open(folder.path(), &account(), amount(1)).unwrap();
+        // As a process does that is being started.
+        let _copy = held.file.try_clone().unwrap();
         drop(held);
         assert!(Ledger::open(folder.path(), &account(), amount(2)).is_ok());
     }

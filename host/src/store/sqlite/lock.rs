@@ -12,7 +12,15 @@ use crate::store::StoreError;
 /// deleting it would let two processes hold locks on two files of the same name.
 #[derive(Debug)]
 pub(super) struct Lock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // A process that is just being started has the file open too, until it runs its own program: closing ours
+        // would not free the lock yet.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 impl Lock {
@@ -26,7 +34,7 @@ impl Lock {
         let lock_path = PathBuf::from(name);
         let file = open_private(&lock_path)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { _file: file }),
+            Ok(()) => Ok(Self { file }),
             Err(Errno::WOULDBLOCK) => Err(StoreError::InUse { path: path.display().to_string() }),
             Err(errno) => Err(io_error(&lock_path, errno.into())),
         }
