@@ -249,7 +249,7 @@ impl Cell<'_> {
         if axp_protocol::method::info(self.method).unwrap().mutates {
             params["operationId"] = json!(operation_id());
         }
-        self.people.client(self.asker).request(self.method, &params).await
+        checked(self.people.client(self.asker), self.method, &params).await
     }
 }
 

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+#[path = "../valid/mod.rs"]
+mod valid;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -168,7 +171,20 @@ pub(crate) async fn axp(
 ) -> Result<Value, axp::client::ClientError> {
     params["channel"] = json!(format!("axp-session:/{session}"));
     params["operationId"] = json!(axp::client::operation_id());
-    client.request(method, &params).await
+    checked(client, method, &params).await
+}
+
+/// Asks; what is taken must be what the schema says.
+pub(crate) async fn checked(
+    client: &AxpClient,
+    method: &str,
+    params: &Value,
+) -> Result<Value, axp::client::ClientError> {
+    let result = client.request(method, params).await;
+    if result.is_ok() {
+        assert_eq!(valid::wrong(method, params), None);
+    }
+    result
 }
 
 /// A message of a user.
@@ -195,7 +211,7 @@ pub(crate) async fn dispatch(
 ) -> Result<Value, axp::client::ClientError> {
     let params = json!({"channel": format!("ahp-chat:/{session}"), "operationId": axp::client::operation_id(),
         "action": action});
-    client.request("_axp/dispatch", &params).await
+    checked(client, "_axp/dispatch", &params).await
 }
 
 /// Grants a budget and claims the session; returns the epoch.

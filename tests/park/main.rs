@@ -8,9 +8,12 @@ mod ends;
 mod holding;
 mod knowledge;
 mod real_agents;
+mod recorder;
 mod review;
 mod support;
 mod turns;
+#[path = "../valid/mod.rs"]
+mod valid;
 #[path = "../wanted/mod.rs"]
 mod wanted;
 mod whole;

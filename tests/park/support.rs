@@ -15,6 +15,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::recorder::Recorder;
+
 /// Nothing here takes as long as this; past it, a test fails instead of hanging.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 /// Time between two looks at something that announces nothing.
@@ -27,6 +29,8 @@ pub(crate) const SAMPLE: &[&str] = &[env!("CARGO_BIN_EXE_axp"), axp::sample::SAM
 pub(crate) struct Stage {
     folder: TempDir,
     pub(crate) url: String,
+    /// Where the host really listens, and who reads along.
+    behind: Option<(String, Recorder)>,
     host: Option<Running>,
     /// The value of [`MARK`].
     pub(crate) mark: String,
@@ -42,7 +46,7 @@ impl Stage {
     pub(crate) fn without_host() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mark = format!("mark-{:032x}", rand::random::<u128>());
-        let stage = Self { folder, url: String::new(), host: None, mark };
+        let stage = Self { folder, url: String::new(), behind: None, host: None, mark };
         let project = stage.project();
         std::fs::create_dir(&project).expect("a folder");
         for (path, contents, _) in axp::sample::scratch_project() {
@@ -65,13 +69,20 @@ impl Stage {
 
     /// Starts the host: on the port it had, if it ran before.
     pub(crate) fn start_host(&mut self) {
-        let listen = match self.url.strip_prefix("ws://").and_then(|rest| rest.strip_suffix("/axp")) {
-            Some(address) => address.to_owned(),
+        let listen = match &self.behind {
+            Some((address, _)) => address.clone(),
             None => "127.0.0.1:0".to_owned(),
         };
         let mut host = self.spawn("nobody", &["host", "--listen", &listen, "--json"]);
         let ready = host.until("the host", |line| line["state"] == "ready");
-        self.url = ready["url"].as_str().expect("an address").to_owned();
+        let url = ready["url"].as_str().expect("an address");
+        let address =
+            url.strip_prefix("ws://").and_then(|rest| rest.strip_suffix("/axp")).expect("an address");
+        if self.behind.is_none() {
+            let recorder = Recorder::start(address.parse().expect("an address"));
+            self.url = format!("ws://{}/axp", recorder.address);
+            self.behind = Some((address.to_owned(), recorder));
+        }
         self.host = Some(host);
     }
 
@@ -80,6 +91,13 @@ impl Stage {
         let host = self.host.take().expect("a host");
         host.signal(signal);
         host.end()
+    }
+
+    /// How often an AXP method was called.
+    pub(crate) fn requests(&self) -> usize {
+        self.behind
+            .as_ref()
+            .map_or(0, |(_, recorder)| recorder.seen.lock().expect("nobody panicked").requests)
     }
 
     pub(crate) fn token(&self, role: &str) -> String {
@@ -268,6 +286,10 @@ impl Drop for Stage {
     fn drop(&mut self) {
         // Children first: their folders go with the stage.
         self.host = None;
+        if let Some((_, recorder)) = self.behind.take().filter(|_| !std::thread::panicking()) {
+            let seen = recorder.seen.lock().expect("nobody panicked");
+            assert_eq!(seen.wrong, Vec::<String>::new());
+        }
     }
 }
 

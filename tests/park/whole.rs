@@ -104,6 +104,9 @@ fn a_bug_is_fixed_by_a_parked_agent() {
         assert!(seen.json.contains(&line), "the watcher missed {line}");
     }
 
+    // All of it was read along, and checked against the schemas.
+    assert!(stage.requests() > 10, "{}", stage.requests());
+
     // The history tells all of it.
     let out = stage.at("history.json");
     stage.run("observer", &["export", "s", "--out", out.to_str().expect("a path")]).well();
