@@ -256,3 +256,13 @@ fn verification_is_for_the_current_head() {
     carl.checkpoint("fix", epoch, "c");
     assert_eq!(maria.snapshot(SESSION)["verification"], json!(null));
 }
+
+#[test]
+fn a_session_stored_before_there_were_comments_has_an_empty_thread() {
+    let (_host, mut maria, _, _, _) = worked();
+    let mut stored = maria.snapshot(SESSION);
+    stored.as_object_mut().unwrap().remove("discussion").unwrap();
+    let channel = axp_protocol::channel::Channel::parse(SESSION).unwrap();
+    let read = axp_protocol::state::ChannelState::from_value(&channel, stored).unwrap();
+    assert_eq!(json!(read)["discussion"], json!([]));
+}
