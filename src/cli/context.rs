@@ -1,6 +1,6 @@
 //! `axp context` and `axp compact`: what the next agent is told of the work so far.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use axp_protocol::channel::Channel;
 use axp_protocol::limits::COMPACT_FRAME_BYTES;
@@ -12,6 +12,7 @@ use clap::{Args, Subcommand};
 use super::Context;
 use super::confirm::confirm;
 use super::error::CliError;
+use super::input::read_text;
 use super::money::{count, counted};
 use super::profile::Need;
 use super::render::short;
@@ -148,7 +149,7 @@ pub(crate) async fn compact(args: CompactArgs, ctx: &Context) -> Result<(), CliE
 
 async fn propose(args: ProposeArgs, ctx: &Context) -> Result<(), CliError> {
     let usage = |what: &str, why: String| CliError::usage(format!("{what}: {why}"));
-    let summary = read_limited(&args.summary_file).await?;
+    let summary = read_text(&args.summary_file, COMPACT_FRAME_BYTES, "a summary may be").await?;
     let summary = Text::new(summary.trim()).map_err(|why| usage("the summary", why))?;
     if summary.is_empty() {
         return Err(CliError::usage("the summary is empty"));
@@ -244,24 +245,4 @@ fn shown(proposal: &CompactionProposal) -> String {
         text.push_str(&format!("\nat checkpoint {}\n", short(head)));
     }
     text
-}
-
-/// A file of at most what can be sent.
-async fn read_limited(path: &Path) -> Result<String, CliError> {
-    use tokio::io::AsyncReadExt as _;
-    let limit = COMPACT_FRAME_BYTES as u64;
-    let mut bytes = vec![];
-    let read = if path == Path::new("-") {
-        tokio::io::stdin().take(limit + 1).read_to_end(&mut bytes).await
-    } else {
-        match tokio::fs::File::open(path).await {
-            Ok(file) => file.take(limit + 1).read_to_end(&mut bytes).await,
-            Err(error) => Err(error),
-        }
-    };
-    read.map_err(|e| CliError::io("read", path, &e))?;
-    if bytes.len() as u64 > limit {
-        return Err(CliError::usage(format!("{} is longer than a summary may be", path.display())));
-    }
-    String::from_utf8(bytes).map_err(|_| CliError::usage(format!("{} is not UTF-8 text", path.display())))
 }

@@ -13,6 +13,7 @@ mod generate;
 mod grant;
 mod host;
 mod init;
+mod input;
 mod keys;
 mod list;
 mod local;

@@ -8,7 +8,6 @@ use axp_protocol::method::{METHODS, info};
 use axp_protocol::scalar::Id;
 use clap::Args;
 use serde_json::{Map, Value, json};
-use tokio::io::AsyncReadExt as _;
 
 use super::Context;
 use super::error::CliError;
@@ -106,20 +105,7 @@ fn list(ctx: &Context) -> Result<(), CliError> {
 }
 
 async fn read(path: &Path) -> Result<Map<String, Value>, CliError> {
-    let limit = BLOB_FRAME_BYTES as u64;
-    let mut bytes = vec![];
-    let read = if path == Path::new("-") {
-        tokio::io::stdin().take(limit + 1).read_to_end(&mut bytes).await
-    } else {
-        match tokio::fs::File::open(path).await {
-            Ok(file) => file.take(limit + 1).read_to_end(&mut bytes).await,
-            Err(error) => Err(error),
-        }
-    };
-    read.map_err(|e| CliError::io("read", path, &e))?;
-    if bytes.len() as u64 > limit {
-        return Err(CliError::usage(format!("{} is longer than any method takes", path.display())));
-    }
+    let bytes = super::input::read(path, BLOB_FRAME_BYTES, "any method takes").await?;
     match serde_json::from_slice(&bytes) {
         Ok(Value::Object(params)) => Ok(params),
         Ok(_) => Err(CliError::usage(format!("{} holds no JSON object", path.display()))),

@@ -1,14 +1,16 @@
 //! `axp prompt`, `queue`, `steer`, `cancel` and `close`: what a maintainer tells a session.
 
+use std::path::Path;
+
 use ahp_types::StateAction;
 use ahp_types::actions::{ChatPendingMessageSetAction, ChatTurnCancelledAction, ChatTurnStartedAction};
 use ahp_types::state::{ChatState, Message, MessageKind, MessageOrigin, PendingMessageKind};
 use axp_protocol::channel::Channel;
+use axp_protocol::limits::FRAME_BYTES;
 use axp_protocol::method::{AhpAction, params};
 use axp_protocol::scalar::Id;
 use clap::Args;
 use serde_json::json;
-use tokio::io::AsyncReadExt as _;
 
 use super::Context;
 use super::error::CliError;
@@ -216,11 +218,7 @@ pub(crate) async fn read_text(word: &str) -> Result<String, CliError> {
             Ok(word.to_owned())
         };
     }
-    let mut text = String::new();
-    tokio::io::stdin()
-        .read_to_string(&mut text)
-        .await
-        .map_err(|e| CliError::failed(format!("cannot read the text from stdin: {e}")))?;
+    let text = super::input::read_text(Path::new("-"), FRAME_BYTES, "a host takes").await?;
     if text.trim().is_empty() {
         return Err(CliError::usage("there is no text on stdin"));
     }
