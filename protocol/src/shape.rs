@@ -43,6 +43,16 @@ impl Allowance {
         }
     }
 
+    /// The larger of each field: of two accounts of one thing, the one that is never too little.
+    #[must_use]
+    pub fn dearer(&self, other: &Self) -> Self {
+        Self {
+            tokens: self.tokens.max(other.tokens),
+            cost_micros: self.cost_micros.max(other.cost_micros),
+            turns: self.turns.max(other.turns),
+        }
+    }
+
     /// What is left of this limit after `spent`, never below zero.
     #[must_use]
     pub fn left(&self, spent: &Self) -> Self {

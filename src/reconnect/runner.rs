@@ -10,9 +10,9 @@ use ahp_types::state::ChatState;
 use axp_protocol::action::{Action, AxpAction, Envelope};
 use axp_protocol::method::params;
 use axp_protocol::scalar::Uint;
-use axp_protocol::shape::{ExchangeState, Lease, SessionPhase};
+use axp_protocol::shape::{ExchangeState, Lease, SessionPhase, Usage};
 use axp_protocol::state::apply_to_exchange;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::donation::Donation;
@@ -45,8 +45,8 @@ struct Running {
     id: String,
     /// Asks the agent to stop; the turn's work is still published.
     cancel: CancellationToken,
-    /// Says that the host has ended the turn.
-    ended: CancellationToken,
+    /// Says what the host has settled the turn at.
+    settled: watch::Sender<Option<Usage>>,
     /// Gives the host up: nothing more is sent.
     abandon: CancellationToken,
     permissions: PermissionBook,
@@ -181,7 +181,7 @@ impl<'a> Runner<'a> {
         let id = active.id.clone();
         self.tell(ParkEvent::TurnStarted { turn: id.clone(), text: active.message.text.clone() });
         let cancel = CancellationToken::new();
-        let ended = CancellationToken::new();
+        let (settled, host_settled) = watch::channel(None);
         let abandon = CancellationToken::new();
         let (permissions, killer) = (agent.permissions(), agent.killer());
         let turn = Turn {
@@ -202,7 +202,7 @@ impl<'a> Runner<'a> {
             with_context: (!self.informed || self.replaced) && !self.chat.turns.is_empty(),
             fresh: self.informed && self.replaced,
             cancel: cancel.clone(),
-            ended: ended.clone(),
+            settled: host_settled,
             abandon: abandon.clone(),
             out: self.out.clone(),
         };
@@ -211,7 +211,7 @@ impl<'a> Runner<'a> {
         self.turn = Some(Running {
             id,
             cancel,
-            ended,
+            settled,
             abandon,
             permissions,
             killer,
@@ -261,6 +261,12 @@ impl<'a> Runner<'a> {
                         let ours = lease.as_ref().is_some_and(|l| l.epoch == self.lease.epoch);
                         if ours { None } else { Some(self.lease_over(*status)) }
                     }
+                    AxpAction::Settled { turn_id, usage, .. } => {
+                        if let Some(turn) = self.turn.as_ref().filter(|t| t.id == turn_id.as_str()) {
+                            turn.settled.send_replace(Some(*usage));
+                        }
+                        None
+                    }
                     AxpAction::ContextChanged { .. } => {
                         self.replaced = true;
                         None
@@ -281,7 +287,6 @@ impl<'a> Runner<'a> {
     /// A turn that the host has ended: the agent stops, its work is kept.
     fn cancel_turn(&self, id: &str) {
         if let Some(turn) = self.turn.as_ref().filter(|t| t.id == id) {
-            turn.ended.cancel();
             turn.cancel.cancel();
         }
     }

@@ -18,6 +18,7 @@ use super::checkpoint::CheckpointError;
 use super::donation::Donation;
 use super::event::{ParkEvent, StopReason};
 use super::heartbeat::Held;
+use super::journal::Settlement;
 use super::runner::{Again, Runner};
 use crate::acp::{Agent, AgentError, AgentSpec};
 use crate::budget::{LeaseClock, LedgerError};
@@ -200,8 +201,16 @@ async fn held(
             kept.insert(Donation::prepare(spec, client, &exchange, out).await?)
         }
     };
-    for settlement in donation.journal.replay(client).await? {
-        donation.ledger.write(move |ledger| ledger.settle(&settlement.turn, settlement.charge)).await?;
+    let replayed = donation.journal.replay(client).await?;
+    if !replayed.is_empty() {
+        let (exchange, _) =
+            snapshot::<ExchangeState>(client, &format!("axp-session:/{}", spec.session)).await?;
+        for Settlement { turn, charge } in replayed {
+            // A turn that the host has ended itself is charged in full there.
+            let hosts = exchange.usage.iter().find(|u| u.turn_id.as_str() == turn);
+            let charge = hosts.map_or(charge, |hosts| charge.dearer(&hosts.usage.charge()));
+            donation.ledger.write(move |ledger| ledger.settle(&turn, charge)).await?;
+        }
     }
 
     let _ = out.send(ParkEvent::StartingAgent);

@@ -9,7 +9,7 @@ use axp_protocol::codes;
 use axp_protocol::method::{TurnOutcome, params};
 use axp_protocol::scalar::{Id, Text, Uint};
 use axp_protocol::shape::{Allowance, Usage, UsageSource};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::checkpoint::{CheckpointError, publish};
@@ -25,6 +25,9 @@ use crate::worktree::Worktree;
 
 /// Emissions that may wait for the host.
 const QUEUE: usize = 1024;
+
+/// Time for the action that follows an answer.
+const WORD: Duration = Duration::from_secs(10);
 
 /// Media type of an agent's own report of its usage, kept in the history.
 pub const USAGE_REPORT: &str = "application/vnd.axp.usage+json";
@@ -47,8 +50,8 @@ pub(super) struct Turn {
     /// Whether the agent must forget what was said so far: its context was replaced.
     pub(super) fresh: bool,
     pub(super) cancel: CancellationToken,
-    /// The host has ended the turn on its own, at its full reservation.
-    pub(super) ended: CancellationToken,
+    /// What the host has settled the turn at, once it says so.
+    pub(super) settled: watch::Receiver<Option<Usage>>,
     pub(super) abandon: CancellationToken,
     pub(super) out: mpsc::UnboundedSender<ParkEvent>,
 }
@@ -159,11 +162,7 @@ impl Turn {
     async fn reserve(&self) -> Result<Option<Allowance>, ParkError> {
         let own = self.ledger.spending().spent;
         // Whoever says more was spent is believed.
-        let spent = Allowance {
-            tokens: own.tokens.max(self.host_spent.tokens),
-            cost_micros: own.cost_micros.max(self.host_spent.cost_micros),
-            turns: own.turns.max(self.host_spent.turns),
-        };
+        let spent = own.dearer(&self.host_spent);
         let Some(ceiling) = turn_ceiling(&self.limit, &spent, &self.per_turn) else {
             let why = format!(
                 "the budget is spent: {} of {} tokens, {} of {} USD millionths, {} of {} turns",
@@ -384,12 +383,11 @@ impl Turn {
             Err(error) if error.code() == Some(codes::STALE_LEASE) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
-        let turn = self.id.clone();
-        let (charged, charge) = if self.ended.is_cancelled() {
-            (Usage::of_reservation(ceiling), *ceiling)
-        } else {
-            (charged, charge)
-        };
+        // Done already is done, too: then the host has ended the turn itself, and charged it in full.
+        // It is believed when it says more than we do, never when it says less.
+        let hosts = self.settled(ceiling).await;
+        let (turn, charge) = (self.id.clone(), charge.dearer(&hosts.charge()));
+        let charged = if hosts.charge() == charge { hosts } else { charged };
         self.ledger.write(move |ledger| ledger.settle(&turn, charge)).await?;
         let spending = self.ledger.spending();
         let _ = self.out.send(ParkEvent::TurnEnded {
@@ -401,6 +399,19 @@ impl Turn {
             limit: self.limit,
         });
         Ok(())
+    }
+
+    /// What the host says it has charged; the whole reservation when it does not say.
+    async fn settled(&self, ceiling: &Allowance) -> Usage {
+        let mut settled = self.settled.clone();
+        let said = async { settled.wait_for(Option::is_some).await.ok().and_then(|usage| *usage) };
+        let said = tokio::select! {
+            biased;
+            said = said => said,
+            () = self.abandon.cancelled() => None,
+            () = tokio::time::sleep(WORD) => None,
+        };
+        said.unwrap_or_else(|| Usage::of_reservation(ceiling))
     }
 
     fn channel(&self) -> Result<Text<0, 256>, ClientError> {

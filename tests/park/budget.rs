@@ -98,3 +98,30 @@ fn a_revoked_grant_ends_the_agent_in_mid_turn() {
     stage.prompt("s", "NOPERM").well();
     next.stop(Signal::TERM).well();
 }
+
+#[test]
+fn both_accounts_agree_however_a_turn_ends() {
+    // A turn that its park ends is reported as cancelled: what the agent used is charged here as it is there. Whether
+    // the answer or the action of the settlement is first makes no difference; so it is done a few times.
+    for _ in 0..4 {
+        let (stage, park) = Stage::parked("s", &[]);
+        let mut prompt = stage.prompting("s", "SLOW");
+        prompt.until("text", |line| action(line) == "chat/delta");
+        park.stop(Signal::TERM).well();
+        prompt.end().with(1);
+        let grant = stage.grant("s");
+        assert!(grant["spent"]["tokens"].as_u64().is_some_and(|tokens| tokens < 10_000), "{grant}");
+        assert_eq!(stage.json("contributor", &["status"])["ledgers"][0]["spent"], grant["spent"]);
+    }
+    // One that the host ends is charged in full, here as there.
+    let (stage, park) = Stage::parked("s", &[]);
+    let mut prompt = stage.prompting("s", "SLOW");
+    prompt.until("text", |line| action(line) == "chat/delta");
+    stage.run("maintainer", &["cancel", "s"]).well();
+    prompt.end().with(1);
+    stage.prompt("s", "NOPERM").well();
+    park.stop(Signal::TERM).well();
+    let grant = stage.grant("s");
+    assert!(grant["spent"]["tokens"].as_u64().is_some_and(|tokens| tokens > 10_000), "{grant}");
+    assert_eq!(stage.json("contributor", &["status"])["ledgers"][0]["spent"], grant["spent"]);
+}
