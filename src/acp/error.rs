@@ -12,13 +12,13 @@ use super::text::{clip, label};
 #[non_exhaustive]
 pub enum AgentError {
     /// No such program, neither at the given path nor on PATH.
-    #[error("agent program `{program}` was not found; give its full path, or install it and check PATH")]
+    #[error("program `{program}` was not found; give its full path, or install it and check PATH")]
     NotFound {
         /// The program as it was given.
         program: String,
     },
     /// The program exists and could not be started.
-    #[error("agent program `{program}` could not be started: {reason}")]
+    #[error("program `{program}` could not be started: {reason}")]
     Spawn {
         /// The program as it was given.
         program: String,
@@ -26,7 +26,7 @@ pub enum AgentError {
         reason: String,
     },
     /// A variable that must never be handed to an agent, or no variable name at all.
-    #[error("`{name}` cannot be passed to the agent: {reason}")]
+    #[error("`{name}` cannot be passed on: {reason}")]
     Environment {
         /// The name as it was given.
         name: String,

@@ -55,8 +55,8 @@ pub(crate) async fn run(args: ExportArgs, ctx: &Context) -> Result<(), CliError>
     }
     let out = args.out.unwrap_or_else(|| PathBuf::from("-"));
     let to_stdout = out == Path::new("-");
-    if !to_stdout && !args.force && out.symlink_metadata().is_ok() {
-        return Err(exists(&out));
+    if !to_stdout {
+        may_write(&out, args.force)?;
     }
     let mut host = ctx.host(Need::Read).await?;
     let session = host.session(args.session.as_deref()).await?;
@@ -181,6 +181,17 @@ fn shown(checks: &[Check], ctx: &Context) -> String {
     checks.iter().map(line).collect()
 }
 
+/// A device or a folder is never replaced, a file only when that was said.
+fn may_write(path: &Path, force: bool) -> Result<(), CliError> {
+    match path.metadata() {
+        Ok(there) if !there.is_file() => {
+            Err(CliError::usage(format!("{} is not a file", path.display())).hint("`--out -` is stdout"))
+        }
+        _ if !force && path.symlink_metadata().is_ok() => Err(exists(path)),
+        _ => Ok(()),
+    }
+}
+
 fn exists(path: &Path) -> CliError {
     CliError::conflict(format!("{} is there already", path.display())).hint("--force overwrites it")
 }
@@ -243,5 +254,11 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"two\n");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
         assert!(beside(&dir.path().join("none/h.json")).is_err());
+        assert_eq!(may_write(&path, false).unwrap_err().code, super::super::error::ExitCode::Conflict);
+        may_write(&path, true).unwrap();
+        for not_a_file in [Path::new("/dev/null"), dir.path()] {
+            let error = may_write(not_a_file, true).unwrap_err();
+            assert_eq!(error.code, super::super::error::ExitCode::Usage, "{}", not_a_file.display());
+        }
     }
 }

@@ -6,15 +6,20 @@ use tokio::io::AsyncReadExt as _;
 
 use super::error::CliError;
 
+/// How a person calls a file, or `-`.
+pub(crate) fn name(path: &Path) -> String {
+    if path == Path::new("-") { "stdin".into() } else { path.display().to_string() }
+}
+
 /// Reads a file, or stdin for `-`, of at most `limit` bytes.
 ///
 /// # Errors
 /// When it cannot be read, or is longer: `than` says what it may not be longer than.
 pub(crate) async fn read(path: &Path, limit: usize, than: &str) -> Result<Vec<u8>, CliError> {
-    let stdin = path == Path::new("-");
+    let shown = name(path);
     let most = limit as u64 + 1;
     let mut bytes = vec![];
-    let read = if stdin {
+    let read = if path == Path::new("-") {
         tokio::io::stdin().take(most).read_to_end(&mut bytes).await
     } else {
         match tokio::fs::File::open(path).await {
@@ -22,7 +27,6 @@ pub(crate) async fn read(path: &Path, limit: usize, than: &str) -> Result<Vec<u8
             Err(error) => Err(error),
         }
     };
-    let shown = if stdin { "stdin".into() } else { path.display().to_string() };
     read.map_err(|e| CliError::failed(format!("cannot read {shown}: {e}")))?;
     if bytes.len() > limit {
         return Err(CliError::usage(format!("{shown} is longer than {than}")));
@@ -36,7 +40,7 @@ pub(crate) async fn read(path: &Path, limit: usize, than: &str) -> Result<Vec<u8
 /// As [`read`], and when it is not UTF-8.
 pub(crate) async fn read_text(path: &Path, limit: usize, than: &str) -> Result<String, CliError> {
     let bytes = read(path, limit, than).await?;
-    String::from_utf8(bytes).map_err(|_| CliError::usage(format!("{} is not UTF-8 text", path.display())))
+    String::from_utf8(bytes).map_err(|_| CliError::usage(format!("{} is not UTF-8 text", name(path))))
 }
 
 #[cfg(test)]

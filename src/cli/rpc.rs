@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::Context;
 use super::error::CliError;
+use super::input::{self, name};
 use super::output::write_stdout;
 use super::profile::Need;
 use super::sanitize::escape_json;
@@ -105,10 +106,10 @@ fn list(ctx: &Context) -> Result<(), CliError> {
 }
 
 async fn read(path: &Path) -> Result<Map<String, Value>, CliError> {
-    let bytes = super::input::read(path, BLOB_FRAME_BYTES, "any method takes").await?;
+    let bytes = input::read(path, BLOB_FRAME_BYTES, "any method takes").await?;
     match serde_json::from_slice(&bytes) {
         Ok(Value::Object(params)) => Ok(params),
-        Ok(_) => Err(CliError::usage(format!("{} holds no JSON object", path.display()))),
-        Err(error) => Err(CliError::usage(format!("{} is no JSON: {error}", path.display()))),
+        Ok(_) => Err(CliError::usage(format!("{} holds no JSON object", name(path)))),
+        Err(error) => Err(CliError::usage(format!("{} is no JSON: {error}", name(path)))),
     }
 }

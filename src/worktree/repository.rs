@@ -79,6 +79,19 @@ impl Repository {
         has_commit(&self.git(), &parse_commit_id(id)?)
     }
 
+    /// Whether there is a file or folder at `path`, from the top, in the commit `id`; `None` when the commit is not in
+    /// this repository.
+    pub fn has_path(&self, id: &str, path: &str) -> Result<Option<bool>> {
+        let (git, id) = (self.git(), parse_commit_id(id)?);
+        if !has_commit(&git, &id)? {
+            return Ok(None);
+        }
+        git.call("look up a file", &["cat-file", "-e"])
+            .arg(format!("{id}:{path}"))
+            .outcome()
+            .map(|o| Some(o.status.success()))
+    }
+
     /// Git on what all checkouts share: objects, branches and the list of worktrees.
     pub(super) fn git(&self) -> Git {
         Git::on(&self.root, &self.common_dir)

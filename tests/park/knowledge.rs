@@ -22,6 +22,9 @@ fn comments_are_seen_by_all_and_name_files_of_the_checkpoint() {
         .clone();
     let said = stage.json("maintainer", &["comment", "s", "Looks good", "--path", "NOTES.md"]);
     assert_eq!((&said["checkpoint"], &said["path"]), (&checkpoint, &json!("NOTES.md")));
+    // An unchanged file may be spoken of, one that is not there may not.
+    stage.run("maintainer", &["comment", "s", "typo", "--path", "NOTES.rs"]).with(2);
+    stage.run("maintainer", &["comment", "s", "And this", "--path", "test.sh"]).well();
     for who in ["contributor", "verifier"] {
         stage.run(who, &["comment", "s", &format!("from the {who}")]).well();
     }
@@ -33,7 +36,7 @@ fn comments_are_seen_by_all_and_name_files_of_the_checkpoint() {
     let seen = stage.inspect("s");
     let bodies: Vec<_> =
         seen["exchange"]["discussion"].as_array().expect("a thread").iter().map(|c| &c["body"]).collect();
-    assert_eq!(bodies, ["Looks good", "from the contributor", "from the verifier"]);
+    assert_eq!(bodies, ["Looks good", "And this", "from the contributor", "from the verifier"]);
     assert!(stage.run("observer", &["inspect", "s"]).well().stdout.contains("Looks good"));
     park.stop(Signal::TERM).well();
 }

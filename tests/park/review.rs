@@ -184,6 +184,8 @@ fn a_signature_is_for_what_was_shown_and_for_no_later_work() {
     stage.run("observer", &["verify", "s", "--directory", path(&clone), "--", "true"]).with(3);
     let slow = ["verify", "s", "--directory", path(&clone), "--timeout", "200ms", "--", "sleep", "600"];
     stage.run("verifier", &slow).with(124);
+    let missing = ["verify", "s", "--directory", path(&clone), "--", "no-such-program"];
+    assert!(stage.run("verifier", &missing).with(2).stderr.contains("error: program `no-such-program`"));
     // No worktree of a verification is left in the clone.
     assert_eq!(git(&clone, &["worktree", "list"]).lines().count(), 1);
     park.stop(Signal::TERM).well();
