@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use axp_protocol::canonical::hex;
 use axp_protocol::limits::{QUEUE_BYTES, TOKEN_CHARS};
+use axp_protocol::principal::{AllSessions, Principal, Role, SessionScope};
 use axp_protocol::scalar::{Digest, Id, Text};
-use axp_protocol::shape::{AllSessions, Principal, Role, SessionScope};
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::de::Error as _;

@@ -1,7 +1,7 @@
 use std::path::Path;
 
+use axp_protocol::principal::{AllSessions, Role, SessionScope};
 use axp_protocol::scalar::Id;
-use axp_protocol::shape::{AllSessions, Role, SessionScope};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

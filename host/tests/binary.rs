@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use axp_host::config::{Credential, HostFile, HostLimits, new_token, token_digest};
+use axp_protocol::principal::{AllSessions, Role, SessionScope};
 use axp_protocol::scalar::{Id, Text};
-use axp_protocol::shape::{AllSessions, Role, SessionScope};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 

@@ -7,6 +7,7 @@ pub mod channel;
 pub mod error;
 pub mod limits;
 pub mod method;
+pub mod principal;
 pub mod scalar;
 pub mod schema;
 pub mod shape;

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use axp_protocol::principal::Role;
 use axp_protocol::scalar::Id;
-use axp_protocol::shape::{Allowance, Checkpoint, Enforcement, Role};
+use axp_protocol::shape::{Allowance, Checkpoint, Enforcement};
 use clap::Args;
 use serde_json::{Value, json};
 

@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use axp_host::config::{Credential, DEFAULT_PORT, HostFile, HostLimits, new_token, token_digest};
+use axp_protocol::principal::{AllSessions, Role, SessionScope};
 use axp_protocol::scalar::{Id, Text};
-use axp_protocol::shape::{AllSessions, Role, SessionScope};
 use clap::Args;
 use serde_json::json;
 

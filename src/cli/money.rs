@@ -87,6 +87,14 @@ pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("more than {MAX_SAFE_INTEGER}"))
 }
 
+/// A count that nothing can be done without.
+pub(crate) fn parse_some(text: &str) -> Result<u64, String> {
+    match parse_count(text)? {
+        0 => Err("with none, no turn can run".into()),
+        n => Ok(n),
+    }
+}
+
 /// A duration on the command line: `1500ms`, `30s`, `5m`, `2h`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -194,6 +202,10 @@ mod tests {
         assert_eq!(count(999), "999");
         assert_eq!(count(1_000), "1,000");
         assert_eq!(count(12_345_678), "12,345,678");
+        assert_eq!(
+            (parse_some("1"), parse_some("0").is_err(), parse_some("x").is_err()),
+            (Ok(1), true, true)
+        );
         let a = Allowance { tokens: 1, cost_micros: 500_000, turns: 2 };
         assert_eq!(allowance(&a), "1 token, $0.50, 2 turns");
         assert_eq!(bytes(1_234), "1.2 kB");

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use super::error::{CliError, ExitCode};
-use super::money::{Usd, allowance, count, duration, parse_count, parse_duration, usd};
+use super::money::{Usd, allowance, count, duration, parse_duration, parse_some, usd};
 use super::paths::ledgers;
 use super::profile::Need;
 use super::sanitize::{one_line, strip};
@@ -96,16 +96,16 @@ impl AgentArgs {
 #[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {
     /// Tokens in all, read and written
-    #[arg(long, value_name = "N", default_value = "100000", value_parser = parse_count)]
+    #[arg(long, value_name = "N", default_value = "100000", value_parser = parse_some)]
     pub(crate) tokens: u64,
     /// USD in all, such as 1.50
     #[arg(long, value_name = "USD", default_value = "1.00")]
     pub(crate) cost: Usd,
     /// Turns in all
-    #[arg(long, value_name = "N", default_value = "10", value_parser = parse_count)]
+    #[arg(long, value_name = "N", default_value = "10", value_parser = parse_some)]
     pub(crate) turns: u64,
     /// Tokens of one turn
-    #[arg(long, value_name = "N", default_value = "10000", value_parser = parse_count)]
+    #[arg(long, value_name = "N", default_value = "10000", value_parser = parse_some)]
     pub(crate) turn_tokens: u64,
     /// USD of one turn
     #[arg(long, value_name = "USD", default_value = "0.10")]

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use axp_protocol::shape::Role;
+use axp_protocol::principal::Role;
 
 use super::error::CliError;
 use crate::client::Credentials;

@@ -3,8 +3,8 @@
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
+use axp_protocol::principal::Role;
 use axp_protocol::scalar::Id;
-use axp_protocol::shape::Role;
 use clap::Args;
 
 use super::Context;

@@ -14,8 +14,8 @@ use axp_host::config::{Credential, Credentials as HostCredentials, new_token, to
 use axp_host::server::ServerSettings;
 use axp_host::store::{SqliteStore, Store};
 use axp_host::{HostSettings, RunningHost, authority};
+use axp_protocol::principal::{AllSessions, Role, SessionScope};
 use axp_protocol::scalar::Id;
-use axp_protocol::shape::{AllSessions, Role, SessionScope};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 

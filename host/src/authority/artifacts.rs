@@ -4,8 +4,9 @@ use axp_protocol::ProtocolError;
 use axp_protocol::action::AxpAction;
 use axp_protocol::channel::{self, Channel};
 use axp_protocol::method::params;
+use axp_protocol::principal::{Principal, Role};
 use axp_protocol::scalar::Digest;
-use axp_protocol::shape::{BlobRef, Principal, Role};
+use axp_protocol::shape::BlobRef;
 
 use super::decide::{
     Answer, Decision, Effect, Lookup, Refusal, exchange, json, readable, require_open, require_role,

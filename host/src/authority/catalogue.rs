@@ -4,7 +4,7 @@ use ahp_types::notifications::PartialSessionSummary;
 use ahp_types::state::{SessionStatus, SessionSummary};
 use axp_protocol::ProtocolError;
 use axp_protocol::channel::Channel;
-use axp_protocol::shape::Principal;
+use axp_protocol::principal::Principal;
 use serde_json::json;
 
 use super::state::{Session, State};

@@ -4,7 +4,8 @@ use ahp_types::state::{ResponsePart, ToolCallState, ToolResultContent};
 use axp_protocol::ProtocolError;
 use axp_protocol::canonical::hash;
 use axp_protocol::method::ContextAnswer;
-use axp_protocol::shape::{LessonOutcome, Principal};
+use axp_protocol::principal::Principal;
+use axp_protocol::shape::LessonOutcome;
 use serde_json::json;
 
 use super::knowledge;

@@ -4,8 +4,9 @@ use axp_protocol::ProtocolError;
 use axp_protocol::action::{Action, AxpAction};
 use axp_protocol::channel::Channel;
 use axp_protocol::method::Call;
+use axp_protocol::principal::{Principal, Role};
 use axp_protocol::scalar::{Digest, Id};
-use axp_protocol::shape::{Principal, Role, SessionPhase};
+use axp_protocol::shape::SessionPhase;
 use serde::Serialize;
 
 use super::state::{Session, State};

@@ -7,7 +7,7 @@ use ahp_types::state::{ConfirmationOption, ResponsePart, ToolCallConfirmationRea
 use axp_protocol::ProtocolError;
 use axp_protocol::channel::{Channel, parse_blob_uri};
 use axp_protocol::method::params;
-use axp_protocol::shape::Principal;
+use axp_protocol::principal::Principal;
 use serde_json::Value;
 
 use super::decide::{Decision, Lookup, Refusal};

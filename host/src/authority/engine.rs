@@ -1,8 +1,9 @@
-//! Carries decisions out: records them in one transaction, applies them to memory, then replies and broadcasts.
+//! Carries decisions out: records them in one transaction and applies them to memory; what is said of them waits until
+//! the transaction is durable.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ahp_types::actions::ActionOrigin;
@@ -12,21 +13,22 @@ use axp_protocol::action::{Action, AxpAction};
 use axp_protocol::canonical::hash;
 use axp_protocol::channel::{Channel, ROOT};
 use axp_protocol::method::Call;
-use axp_protocol::scalar::{Digest, Id};
-use axp_protocol::shape::Principal;
+use axp_protocol::principal::Principal;
+use axp_protocol::scalar::Id;
 use serde_json::json;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::deadlines::{Deadlines, Expiry};
-use super::decide::{self, Answer, Decision, Effect, Lookup, Refusal, Trace};
-use super::frames::{action_frame, error_frame, notification, result_frame};
+use super::decide::{self, Answer, Decision, Effect, Refusal};
+use super::delivery::Output;
+use super::frames::{action_frame, notification};
 use super::load::load_state;
-use super::state::{ClientBinding, Session, State, follow_up};
+use super::lookup::Stored;
+use super::state::{Session, State, follow_up};
 use super::{ConnectionId, Incoming, Input, Settings, artifacts, catalogue, grants, lease};
-use crate::outbox::{Frame, Outbox};
-use crate::reads::{Asker, BlobForm, BlobRead, ExportRead, Reads};
-use crate::rpc::{Request, RequestId};
-use crate::store::{BlobMeta, Reader, Receipt, ReceiptKey, Store, StoreError};
+use crate::outbox::Outbox;
+use crate::reads::Reads;
+use crate::rpc::Request;
+use crate::store::{Reader, Receipt, ReceiptKey, Store, StoreError};
 
 /// A connection as the authority knows it.
 pub(super) struct Connection {
@@ -38,19 +40,10 @@ pub(super) struct Connection {
     pub(super) channels: HashSet<Channel>,
 }
 
-/// What goes out once the transaction is durable, in order.
-enum Output {
-    Event { channel: Channel, frame: Frame },
-    Summary { session: Id, frame: Frame },
-    Answer { connection: ConnectionId, id: RequestId, answer: Answer, permit: OwnedSemaphorePermit },
-    Refused { connection: ConnectionId, id: RequestId, error: ProtocolError, permit: OwnedSemaphorePermit },
-    Echo { connection: ConnectionId, frame: Frame },
-}
-
 pub(super) struct Engine {
-    store: Box<dyn Store>,
+    pub(super) store: Box<dyn Store>,
     pub(super) reader: Box<dyn Reader>,
-    reads: Reads,
+    pub(super) reads: Reads,
     pub(super) settings: Settings,
     pub(super) state: State,
     /// Channels the store had at start, and the bytes of log after each one's snapshot.
@@ -66,32 +59,6 @@ pub(super) struct Engine {
     outputs: Vec<Output>,
     /// Sessions the batch touched, with their catalogue entries from before it.
     touched: BTreeMap<Id, Option<SessionSummary>>,
-}
-
-/// Looks up what is stored: blobs through the writer, which sees its own open transaction; the log through the
-/// reader, for which the batch has been made durable first.
-struct Stored<'a> {
-    store: &'a mut dyn Store,
-    reader: &'a mut dyn Reader,
-}
-
-impl Lookup for Stored<'_> {
-    fn meta(&mut self, session: &Id, digest: &Digest) -> Result<Option<BlobMeta>, StoreError> {
-        self.store.blob_meta(session, digest)
-    }
-
-    fn has_events(&mut self, session: &Id, from: u64, to: u64) -> Result<bool, StoreError> {
-        let mut found = false;
-        self.reader.actions(&Session::channels(session), from.saturating_sub(1), to, &mut |_| {
-            found = true;
-            false
-        })?;
-        Ok(found)
-    }
-
-    fn trace(&mut self, session: &Id, through: u64) -> Result<Trace, StoreError> {
-        crate::reads::trace(self.reader, session, through)
-    }
 }
 
 impl Engine {
@@ -491,7 +458,7 @@ impl Engine {
         p: &crate::rpc::NewSession,
         now: u64,
     ) -> Result<Answer, Refusal> {
-        decide::require_role(actor, &[axp_protocol::shape::Role::Maintainer], "create a session")?;
+        decide::require_role(actor, &[axp_protocol::principal::Role::Maintainer], "create a session")?;
         if !actor.reads(&p.id) {
             return Err(
                 ProtocolError::not_permitted(format!("session {} is outside your scope", p.id)).into()
@@ -565,69 +532,6 @@ impl Engine {
         }
     }
 
-    fn send(&mut self, output: Output) {
-        match output {
-            Output::Event { channel, frame } => {
-                for id in self.subscribers.get(&channel).into_iter().flatten() {
-                    if let Some(connection) = self.connections.get(id) {
-                        connection.outbox.event(&frame);
-                    }
-                }
-            }
-            Output::Summary { session, frame } => {
-                for id in self.subscribers.get(&Channel::Root).into_iter().flatten() {
-                    if let Some(connection) = self.connections.get(id)
-                        && connection.principal.reads(&session)
-                    {
-                        connection.outbox.event(&frame);
-                    }
-                }
-            }
-            Output::Echo { connection, frame } => {
-                if let Some(connection) = self.connections.get(&connection) {
-                    connection.outbox.event(&frame);
-                }
-            }
-            Output::Refused { connection, id, error, permit } => {
-                if let Some(connection) = self.connections.get(&connection) {
-                    connection.outbox.reply(error_frame(Some(&id), &error));
-                }
-                drop(permit);
-            }
-            Output::Answer { connection, id, answer, permit } => {
-                let Some(connection) = self.connections.get(&connection) else { return };
-                let outbox = connection.outbox.clone();
-                match answer {
-                    Answer::Json(result) => {
-                        outbox.reply(result_frame(&id, &result));
-                        drop(permit);
-                    }
-                    Answer::Blob { session, digest } => {
-                        let to = Asker { id, outbox, permit };
-                        self.reads.blob(BlobRead { session, digest, form: BlobForm::Axp, to });
-                    }
-                    Answer::Resource { session, digest, text } => {
-                        let to = Asker { id, outbox, permit };
-                        let form = if text { BlobForm::Text } else { BlobForm::Base64 };
-                        self.reads.blob(BlobRead { session, digest, form, to });
-                    }
-                    Answer::Export { session } => {
-                        let channels = Session::channels(&session);
-                        let state = |c: &Channel| Some((c.to_string(), self.state.snapshot(c)?.ok()?));
-                        let read = ExportRead {
-                            repository: self.state.repository.clone(),
-                            through: self.state.seq,
-                            snapshots: channels.iter().filter_map(state).collect(),
-                            channels: channels.to_vec(),
-                            to: Asker { id, outbox, permit },
-                        };
-                        self.reads.export(self.store.reader(), read);
-                    }
-                }
-            }
-        }
-    }
-
     /// A store that fails takes the whole batch back: memory is read again from what is durable, and everybody who
     /// waits is told.
     fn fail(&mut self, error: &StoreError) {
@@ -661,30 +565,6 @@ impl Engine {
                 }
                 self.connections.clear();
                 self.subscribers.clear();
-            }
-        }
-    }
-
-    /// Marks a connection as greeted, as this client.
-    pub(super) fn greet(&mut self, connection: ConnectionId, client: &str) {
-        if let Some(connection) = self.connections.get_mut(&connection) {
-            connection.client = Some(client.to_owned());
-            connection.greeted.store(true, Ordering::Release);
-        }
-    }
-
-    /// Binds a client ID for ever to the principal that first uses it (section 3).
-    pub(super) fn bind(&mut self, client: &str, actor: &Principal) -> Result<u64, Refusal> {
-        match self.state.clients.get(client) {
-            Some(known) if known.principal == actor.id => Ok(known.last_seq),
-            Some(_) => {
-                Err(ProtocolError::not_permitted("this client ID belongs to another principal").into())
-            }
-            None => {
-                self.store.bind_client(client, &actor.id)?;
-                let binding = ClientBinding { principal: actor.id.clone(), last_seq: 0 };
-                self.state.clients.insert(client.to_owned(), binding);
-                Ok(0)
             }
         }
     }

@@ -4,8 +4,9 @@ use axp_protocol::ProtocolError;
 use axp_protocol::action::{Action, AxpAction};
 use axp_protocol::channel::Channel;
 use axp_protocol::method::params;
+use axp_protocol::principal::{Principal, Role};
 use axp_protocol::scalar::Id;
-use axp_protocol::shape::{ExecutorInfo, Grant, Principal, Role, SessionPhase};
+use axp_protocol::shape::{ExecutorInfo, Grant, SessionPhase};
 
 use super::decide::{Decision, exchange, require_open, require_role};
 use super::lease::lease_changed;

@@ -1,22 +1,49 @@
 //! `initialize`, `reconnect`, `subscribe` and `unsubscribe` (section 5).
 
+use std::sync::atomic::Ordering;
+
 use ahp_types::commands::{InitializeParams, ReconnectParams};
 use axp_protocol::channel::Channel;
 use axp_protocol::limits::SUBSCRIPTIONS;
 use axp_protocol::method::METHODS;
-use axp_protocol::shape::{Principal, Role};
+use axp_protocol::principal::{Principal, Role};
 use axp_protocol::{AHP_VERSION, AXP_VERSION, CAPABILITY, ProtocolError, codes};
 use serde_json::{Value, json};
 
 use super::ConnectionId;
 use super::decide::{Answer, Refusal, readable};
 use super::engine::Engine;
+use super::state::ClientBinding;
 use crate::reads::envelope;
 
 /// Longest client ID, bytes.
 const CLIENT_ID: usize = 256;
 
 impl Engine {
+    /// Marks a connection as greeted, as this client.
+    pub(super) fn greet(&mut self, connection: ConnectionId, client: &str) {
+        if let Some(connection) = self.connections.get_mut(&connection) {
+            connection.client = Some(client.to_owned());
+            connection.greeted.store(true, Ordering::Release);
+        }
+    }
+
+    /// Binds a client ID for ever to the principal that first uses it (section 3).
+    pub(super) fn bind(&mut self, client: &str, actor: &Principal) -> Result<u64, Refusal> {
+        match self.state.clients.get(client) {
+            Some(known) if known.principal == actor.id => Ok(known.last_seq),
+            Some(_) => {
+                Err(ProtocolError::not_permitted("this client ID belongs to another principal").into())
+            }
+            None => {
+                self.store.bind_client(client, &actor.id)?;
+                let binding = ClientBinding { principal: actor.id.clone(), last_seq: 0 };
+                self.state.clients.insert(client.to_owned(), binding);
+                Ok(0)
+            }
+        }
+    }
+
     /// Whether a principal may read a channel.
     fn may_read(&self, actor: &Principal, channel: &Channel) -> Result<(), ProtocolError> {
         match channel {

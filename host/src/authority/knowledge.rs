@@ -7,9 +7,10 @@ use axp_protocol::action::AxpAction;
 use axp_protocol::canonical::hash;
 use axp_protocol::channel::Channel;
 use axp_protocol::method::{LessonVerdict, MemoryHits, params};
+use axp_protocol::principal::{Principal, Role};
 use axp_protocol::scalar::{Digest, Id};
 use axp_protocol::shape::{
-    CompactionProposal, Context, Evidence, LessonStatus, Memory, MemoryState, Principal, Role, SeqRange,
+    CompactionProposal, Context, Evidence, LessonStatus, Memory, MemoryState, SeqRange,
 };
 use serde_json::json;
 
@@ -273,7 +274,8 @@ fn words(text: &str) -> BTreeSet<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axp_protocol::shape::{AllSessions, LessonOutcome, SessionScope};
+    use axp_protocol::principal::{AllSessions, SessionScope};
+    use axp_protocol::shape::LessonOutcome;
 
     fn lesson(
         n: u8,

@@ -4,7 +4,8 @@ use axp_protocol::ProtocolError;
 use axp_protocol::action::{Action, AxpAction};
 use axp_protocol::channel::Channel;
 use axp_protocol::method::{TurnOutcome, params};
-use axp_protocol::shape::{Lease, Principal, Reservation, Role, SessionPhase, Usage};
+use axp_protocol::principal::{Principal, Role};
+use axp_protocol::shape::{Lease, Reservation, SessionPhase, Usage};
 
 use super::decide::{Decision, exchange, require_open, require_role};
 use super::state::{Session, State};

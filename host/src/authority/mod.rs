@@ -6,6 +6,7 @@ mod catalogue;
 mod context;
 mod deadlines;
 mod decide;
+mod delivery;
 mod emit;
 mod engine;
 mod frames;
@@ -14,6 +15,7 @@ mod hello;
 mod knowledge;
 mod lease;
 mod load;
+mod lookup;
 mod review;
 mod state;
 mod turn;
@@ -27,7 +29,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel}
 use std::time::Duration;
 
 use axp_protocol::limits;
-use axp_protocol::shape::Principal;
+use axp_protocol::principal::Principal;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::outbox::Outbox;

@@ -4,8 +4,9 @@ use axp_protocol::ProtocolError;
 use axp_protocol::action::AxpAction;
 use axp_protocol::canonical::hash;
 use axp_protocol::method::params;
+use axp_protocol::principal::{Principal, Role};
 use axp_protocol::scalar::Digest;
-use axp_protocol::shape::{DiscussionComment, Principal, Review, Role, Signature, Verification};
+use axp_protocol::shape::{DiscussionComment, Review, Signature, Verification};
 use axp_protocol::signature::{SignatureError, fingerprint, verify as verify_signature};
 
 use super::artifacts::check_blob;

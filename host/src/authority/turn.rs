@@ -13,8 +13,9 @@ use axp_protocol::ProtocolError;
 use axp_protocol::action::{Action, AxpAction};
 use axp_protocol::channel::Channel;
 use axp_protocol::limits::{MESSAGE_CHARS, QUEUED_MESSAGES};
+use axp_protocol::principal::{Principal, Role};
 use axp_protocol::scalar::Id;
-use axp_protocol::shape::{Grant, Principal, Role, SessionPhase, Usage, UsageSource};
+use axp_protocol::shape::{Grant, SessionPhase, Usage, UsageSource};
 
 use super::decide::{Decision, require_role};
 use super::state::Session;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axp_protocol::AXP_VERSION;
-use axp_protocol::shape::Principal;
+use axp_protocol::principal::Principal;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -233,8 +233,8 @@ pub(super) async fn linger(mut stream: TcpStream, limit: Duration) {
 
 #[cfg(test)]
 mod tests {
+    use axp_protocol::principal::{AllSessions, Role, SessionScope};
     use axp_protocol::scalar::Id;
-    use axp_protocol::shape::{AllSessions, Role, SessionScope};
 
     use super::*;
     use crate::config::{Credential, token_digest};

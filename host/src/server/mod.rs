@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axp_protocol::limits::{BLOB_FRAME_BYTES, HELLO_MS, QUEUE_BYTES};
-use axp_protocol::shape::Principal;
+use axp_protocol::principal::Principal;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use axp_protocol::principal::{AllSessions, Principal, Role, SessionScope};
 use axp_protocol::scalar::Id;
-use axp_protocol::shape::{AllSessions, Principal, Role, SessionScope};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 

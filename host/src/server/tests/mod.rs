@@ -3,8 +3,9 @@ mod socket;
 
 use std::future::pending;
 
+use axp_protocol::principal::Role as PrincipalRole;
+use axp_protocol::principal::{AllSessions, SessionScope};
 use axp_protocol::scalar::Id;
-use axp_protocol::shape::{AllSessions, Role as PrincipalRole, SessionScope};
 use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
