@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::client::{AxpClient, ClientError, ConnectOptions, Credentials, Event, Events};
-use crate::history::{DownloadError, HistoryError, fetch};
+use crate::history::{Archive, DownloadError, HistoryError, fetch};
 
 /// Silence after which the host is asked whether it is still there.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -162,40 +162,41 @@ impl Follower {
 
     async fn resume(&mut self) -> Result<Vec<Value>, ClientError> {
         let (client, events, view, seq) = attach(&self.credentials, &self.session).await?;
-        let mut missed = Vec::new();
-        if self.exact {
-            let mut archive = fetch(&self.credentials, &self.session, &mut |_| {}).await.map_err(lost)?;
-            let mut all = |action: Value| {
-                if self.is_missed(&action) {
-                    missed.push(action);
-                }
-                Ok::<_, HistoryError>(())
-            };
-            archive.actions(&mut all).map_err(|e| lost(e.into()))?;
-            // What arrives now may be among them: it is not given out again.
-            self.seen = self.seen.max(archive.head().server_seq);
-        } else {
-            self.seen = self.seen.max(seq);
-        }
+        // What arrives now may be among what was missed: it is not given out again.
+        let (missed, newest) = if self.exact { self.missed().await? } else { (vec![], seq) };
+        self.seen = self.seen.max(newest);
         self.link = Some((client, events));
         self.view = view;
         Ok(missed)
     }
 
-    /// Whether an envelope is on our channels and was not seen yet.
-    fn is_missed(&self, envelope: &Value) -> bool {
-        let seq = envelope.get("serverSeq").and_then(Value::as_u64).unwrap_or_default();
-        let channel = envelope.get("channel").and_then(Value::as_str).unwrap_or_default();
-        seq > self.seen && channels(&self.session).iter().any(|c| c.to_string() == channel)
+    async fn missed(&self) -> Result<(Vec<Value>, u64), ClientError> {
+        let wrong = |error| match error {
+            DownloadError::Client(error) => error,
+            other => ClientError::Answer { method: params::Export::NAME.into(), why: other.to_string() },
+        };
+        let archive = fetch(&self.credentials, &self.session, &mut |_| {}).await.map_err(wrong)?;
+        let (session, seen) = (self.session.clone(), self.seen);
+        // A long history takes its time.
+        let read = tokio::task::spawn_blocking(move || since(archive, &session, seen)).await;
+        let read = read.unwrap_or_else(|e| Err(std::io::Error::other(e).into()));
+        read.map_err(|e| wrong(e.into()))
     }
 }
 
-/// A history that was not fetched is a connection that was not made.
-fn lost(error: DownloadError) -> ClientError {
-    match error {
-        DownloadError::Client(error) => error,
-        other => ClientError::Answer { method: params::Export::NAME.into(), why: other.to_string() },
-    }
+/// The envelopes after `seen` that are on our channels, and the newest number of the host.
+fn since(mut archive: Archive, session: &Id, seen: u64) -> Result<(Vec<Value>, u64), HistoryError> {
+    let channels = channels(session).map(|channel| channel.to_string());
+    let mut missed = vec![];
+    archive.actions(|envelope| {
+        let seq = envelope.get("serverSeq").and_then(Value::as_u64).unwrap_or_default();
+        let channel = envelope.get("channel").and_then(Value::as_str).unwrap_or_default();
+        if seq > seen && channels.iter().any(|c| c == channel) {
+            missed.push(envelope);
+        }
+        Ok::<_, HistoryError>(())
+    })?;
+    Ok((missed, archive.head().server_seq))
 }
 
 fn channels(session: &Id) -> [Channel; 3] {
